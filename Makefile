@@ -1,0 +1,46 @@
+# Everything a newcomer needs: `make test` and `make reproduce` work from a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install test check format reproduce bench docs clean
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "offtrace needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Installing into $(VENV) (once; about a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## make .venv with the tested versions
+
+test: check ## format, lint, types, then every test
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+check: $(STAMP) ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/ty check --python $(VENV)
+
+format: $(STAMP) ## rewrite the files as `make check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+reproduce: $(STAMP) ## what exists of the paper, recomputed, in reproduction/
+	$(BIN)/offtrace reproduce
+
+bench: $(STAMP) ## this machine's speed beside its peers, in bench-results/
+	$(BIN)/offtrace bench
+
+docs: $(STAMP) ## the documentation as pages, in site/
+	$(BIN)/python docs/build.py
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) site reproduction bench-results build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

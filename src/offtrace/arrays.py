@@ -1,0 +1,88 @@
+"""One function over NumPy, JAX and PyTorch: which library a value belongs to is decided by what comes in.
+
+Nothing is imported for it. A value can only be a JAX array if somebody has imported JAX already.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""A NumPy array, a JAX array or a PyTorch tensor; functions give back the kind they were given."""
+
+_LIBRARY_OF_MODULE = {"jax": "jax", "jaxlib": "jax", "torch": "torch"}
+_LIBRARY_OF_TYPE: dict[type, str] = {}
+
+
+def library(*values: Any) -> str:
+    """`"jax"` or `"torch"` if a value is theirs, otherwise `"numpy"`.
+
+    NumPy arrays and Python numbers mix with either; JAX and PyTorch do not mix with each other.
+
+    >>> library(np.zeros(3), 1.0, None)
+    'numpy'
+    """
+    found = "numpy"
+    for value in values:
+        kind = _LIBRARY_OF_TYPE.get(type(value)) or _remember(type(value))
+        if kind != "numpy" and kind != found:
+            if found != "numpy":
+                raise TypeError("JAX arrays and PyTorch tensors in one call; convert one kind to the other first.")
+            found = kind
+    return found
+
+
+def _remember(cls: type) -> str:
+    """Walks the bases, so that a subclass of a tensor (a parameter, say) counts as a tensor."""
+    roots = (base.__module__.partition(".")[0] for base in cls.__mro__)
+    kind = next((_LIBRARY_OF_MODULE[root] for root in roots if root in _LIBRARY_OF_MODULE), "numpy")
+    _LIBRARY_OF_TYPE[cls] = kind
+    return kind
+
+
+def namespace(*values: Any) -> ModuleType:
+    """The module with `where`, `exp`, `minimum`, … for these values: `numpy`, `jax.numpy` or `torch`."""
+    kind = library(*values)
+    if kind == "numpy":
+        return np
+    return sys.modules["torch"] if kind == "torch" else sys.modules["jax.numpy"]
+
+
+def known(*values: Any) -> bool:
+    """False where a value is still unknown, inside a `jit` of JAX."""
+    jax = sys.modules.get("jax")
+    return jax is None or not any(isinstance(value, jax.core.Tracer) for value in values)
+
+
+def take_action(values: Array, a: Array) -> Array:
+    """`values[..., a]` for an array with the actions on its last axis: (…, A) and (…) to (…).
+
+    >>> take_action(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0]))
+    array([2., 3.])
+    """
+    xp = namespace(values, a)
+    if xp.__name__ == "torch":
+        return xp.take_along_dim(values, a.long().unsqueeze(-1), dim=-1).squeeze(-1)
+    return xp.take_along_axis(values, a[..., None], axis=-1)[..., 0]
+
+
+def expectation(q: Array, pi: Array) -> Array:
+    """E_π Q(x, ·) = Σ_a π(a|x) Q(x, a), over the last axis; where π is 0 nothing is read from Q.
+
+    >>> expectation(np.array([1.0, -np.inf]), np.array([1.0, 0.0]))
+    np.float64(1.0)
+    """
+    xp = namespace(q, pi)
+    return (pi * xp.where(pi == 0, 0, q)).sum(-1)
+
+
+def lead(values: Array, ndim: int) -> Array:
+    """A scalar, or an array whose axes are the first of `ndim` axes, ready to broadcast against the rest.
+
+    >>> lead(np.array([0.5, 1.0]), 3).shape
+    (2, 1, 1)
+    """
+    missing = ndim - np.ndim(values) if np.ndim(values) else 0
+    return values.reshape(values.shape + (1,) * missing) if missing else values

@@ -1,0 +1,1 @@
+"""What the experiments show, for people: `offtrace.report.charts` draws it (needs the `report` extra)."""

@@ -1,0 +1,123 @@
+"""Eq. 3 on samples: TD errors folded back through the traces, for NumPy, JAX and PyTorch.
+
+The array library is chosen by what comes in, and loaded then.
+"""
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from offtrace.arrays import Array, library
+from offtrace.returns.window import Window
+
+__all__ = [
+    "c_trace_targets",
+    "corrections",
+    "n_step_targets",
+    "peng_targets",
+    "targets",
+    "vtrace_targets",
+]
+
+
+def targets(
+    *,
+    r: Array,
+    discount: Array,
+    q: Array | None = None,
+    a: Array | None = None,
+    pi: Array | None = None,
+    mu_a: Array | None = None,
+    q_a: Array | None = None,
+    expected_q: Array | None = None,
+    pi_a: Array | None = None,
+    log_pi_a: Array | None = None,
+    log_mu_a: Array | None = None,
+    reset: Array | None = None,
+    mask: Array | None = None,
+    trace: Any,
+    validate: bool = True,
+    stop_gradient: bool = True,
+) -> Array:
+    """Multi-step off-policy targets, Q(x_t, a_t) + Δ_t, for every row of a window: (n, …).
+
+        Δ_t = δ_t + discount_t · c_{t+1} · Δ_{t+1},    δ_t = r_t + discount_t · E_π Q(x_{t+1}, ·) − Q(x_t, a_t)
+
+    This is ΔQ of Section 5, the sample form of Eq. 3. The time axis is first, any batch axes follow, the action
+    axis is last. NumPy, JAX and PyTorch in and out, computed in the widest floating dtype that came in, and in
+    float32 at least.
+
+    Args:
+        r: rewards (n, …).
+        discount: (n, …), γ, and 0 where step t terminated. Termination enters here and nowhere else; a truncated
+            step keeps its γ.
+        q: action values (n+1, …, A); where π is 0 nothing is read from it.
+        a: actions (n, …), whole numbers.
+        pi: the target policy's probabilities (n+1, …, A).
+        mu_a: μ(a_t|x_t) (n, …), as it was when the action was drawn; only for traces that need it.
+        q_a: Q(x_t, a_t) (n, …), where it does not come from `q` (an online network beside a target network).
+        expected_q: E_π Q of each step's true successor (n, …), where it does not come from `q` and `pi`
+            (continuous actions; same-step autoreset).
+        pi_a, log_pi_a, log_mu_a: probabilities of the actions taken, or log-densities.
+        reset: True where row t does not continue row t−1; the trace is cut there.
+        mask: False where row t is no real step; it gives 0, and what it holds is not read.
+        trace: how much of a later TD error reaches back: `ot.Retrace(0.9)`, or any callable from `pi_a, mu_a` to c.
+        validate: check the values, too (shapes always are); inside `jit` they are unknown and pass.
+        stop_gradient: treat the targets as constants.
+
+    Two steps, on-policy in the second, so Retrace(1) takes its TD error −0.5 back in full:
+
+    >>> import numpy as np, offtrace as ot
+    >>> ot.targets(
+    ...     q=np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]]), a=np.array([1, 0]),
+    ...     r=np.array([1.0, 1.5]), discount=np.array([0.5, 0.0]),
+    ...     pi=np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]), mu_a=np.array([0.5, 1.0]),
+    ...     trace=ot.Retrace(1.0))
+    array([1.75, 1.5 ])
+    """
+    window = Window(r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask)
+    backend = _backend(library(*window))
+    return backend.targets(window, trace, validate=validate, stop_gradient=stop_gradient)
+
+
+def corrections(
+    *,
+    q_a: Array,
+    expected_q: Array,
+    r: Array,
+    discount: Array,
+    c: Array,
+    reset: Array | None = None,
+    mask: Array | None = None,
+    validate: bool = True,
+) -> Array:
+    """The primitive: Δ_t = δ_t + discount_t · c_{t+1} · Δ_{t+1} from coefficients that are given: (n, …).
+
+    `c[t]` belongs to (x_t, a_t), `c[0]` is never read, and c counts as 0 where `reset` is True or `mask` False.
+    Differentiable in `q_a`, `expected_q`, `r`, `discount` and `c` (JAX, PyTorch).
+
+    >>> import numpy as np, offtrace as ot
+    >>> ot.corrections(
+    ...     q_a=np.array([1.0, 2.0]), expected_q=np.array([2.0, 0.0]), r=np.array([1.0, 1.5]),
+    ...     discount=np.array([0.5, 0.0]), c=np.array([1.0, 1.0]))
+    array([ 0.75, -0.5 ])
+    """
+    window = Window(r, discount, q_a=q_a, expected_q=expected_q, reset=reset, mask=mask)
+    return _backend(library(c, *window)).corrections(window, c, validate=validate)
+
+
+_BACKENDS: dict[str, ModuleType] = {}
+
+
+def _backend(name: str) -> ModuleType:
+    if name not in _BACKENDS:
+        _BACKENDS[name] = importlib.import_module(f"offtrace.returns.{name}")
+    return _BACKENDS[name]
+
+
+from offtrace.returns.recursions import (  # noqa: E402  (they stand on the two functions above)
+    c_trace_targets,
+    n_step_targets,
+    peng_targets,
+    vtrace_targets,
+)

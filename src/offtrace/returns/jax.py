@@ -1,0 +1,237 @@
+"""JAX arrays in and out: pure functions that work inside `jit`, `vmap`, `grad` and `scan`.
+
+The recursion is linear, G_t = b_t + m_t G_{t+1}, so it can be folded one step after the other (`lax.scan`) or as
+a tree (`lax.associative_scan`): O(n) steps of little work, or O(log n) steps of more. `_fold` takes what was
+measured to be faster; docs/returns.md has the table.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from offtrace.arrays import Array, expectation, known, lead
+from offtrace.returns import checks
+from offtrace.returns.window import (
+    BOOLEAN,
+    INTEGER,
+    Window,
+    coefficients,
+    log_ratio,
+    require,
+    shape,
+    value_of_taken,
+)
+from offtrace.traces import TRACES, Reach, _check_parameter, _register_with_jax
+
+for _cls in TRACES.values():
+    _register_with_jax(_cls)
+
+
+def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -> Array:
+    """Q(x_t, a_t) + Δ_t for every row of a window."""
+    window, tol = ready(given)
+    require(window, trace)
+    shape(window)
+    ours = type(trace) in TRACES.values()
+    validate = validate and known(*window)
+    if validate:
+        _check_lambda(trace)
+        checks.check(window, trace, tol=tol)
+    if not getattr(trace, "markov", True):
+        out = _trajectory_aware(window, trace) if ours else _any_trajectory_aware(window, trace)
+    else:
+        if ours and not validate:
+            out = _targets(window, trace)
+        else:
+            c = step_array("c", coefficients(window, trace), window)
+            if validate:
+                checks.check_coefficients(window, trace, c, tol=tol)
+            out = _targets_given(window, c)
+    return lax.stop_gradient(out) if stop_gradient else out
+
+
+def corrections(given: Window, c: Array, *, validate: bool) -> Array:
+    """Δ_t for every row of a window, from coefficients that are given."""
+    window, _ = ready(given)
+    shape(window)
+    c = step_array("c", c, window)
+    if validate and known(c, *window):
+        checks.check_steps(window, c)
+    return _corrections(window, c)
+
+
+@jax.jit
+def _targets(window: Window, trace: Any) -> Array:
+    return _targets_given(window, jnp.asarray(coefficients(window, trace), window.r.dtype))
+
+
+@jax.jit
+def _targets_given(window: Window, c: Array) -> Array:
+    window, c = _cut(window, c)
+    ahead = _ahead(window.discount, c)
+    next_q_a = _next(value_of_taken(window))
+    return _finish(window, _fold(ahead, _one_step(window) - _product(ahead, next_q_a)))
+
+
+@jax.jit
+def _corrections(window: Window, c: Array) -> Array:
+    window, c = _cut(window, c)
+    delta = _one_step(window) - window.q_a
+    return _finish(window, _fold(_ahead(window.discount, c), delta))
+
+
+def _trajectory_aware_targets(window: Window, trace: Any) -> Array:
+    """The double sum, all starts at once: at lag k, start s looks at step s + k, so rows move up by one."""
+    window, _ = _cut(window, window.r)
+    goes_on = jnp.ones_like(window.r, bool) if window.reset is None else ~window.reset
+    goes_on = goes_on if window.mask is None else goes_on & window.mask
+    one_step = _one_step(window)
+    ratios = log_ratio(window)
+    one, none = jnp.ones_like(one_step), jnp.zeros_like(one_step)
+    lambdas = jnp.broadcast_to(lead(jnp.asarray(trace.lambda_, one.dtype), one.ndim), one.shape)
+
+    def at_lag(state: tuple, _: None) -> tuple[tuple, None]:
+        discount, delta, ratios, lambdas, goes_on, reach, beta, log_product, lambda_product, total = state
+        reach = reach * discount * _next(goes_on)
+        discount, delta, ratios = _next(discount), _next(delta), _next(ratios)
+        lambdas, goes_on = _next(lambdas), _next(goes_on)
+        log_product, lambda_product = log_product + ratios, lambda_product * lambdas
+        clipped = jnp.exp(jnp.minimum(log_product, 0))
+        beta = trace.next_beta(jnp, Reach(beta, jnp.exp(ratios), lambdas, clipped, lambda_product))
+        total = total + _product(reach * beta, delta)
+        return (
+            discount,
+            delta,
+            ratios,
+            lambdas,
+            goes_on,
+            reach,
+            beta,
+            log_product,
+            lambda_product,
+            total,
+        ), None
+
+    delta = one_step - value_of_taken(window)
+    state = (
+        window.discount,
+        delta,
+        ratios,
+        lambdas,
+        goes_on.astype(one.dtype),
+        one,
+        one,
+        none,
+        one,
+        one_step,
+    )
+    if one_step.shape[0] > 1:
+        state, _ = lax.scan(at_lag, state, None, length=one_step.shape[0] - 1)
+    return _finish(window, state[-1])
+
+
+_any_trajectory_aware = _trajectory_aware_targets
+_trajectory_aware = jax.jit(_trajectory_aware_targets)
+
+
+def _fold(m: Array, b: Array) -> Array:
+    """G_t = b_t + m_t G_{t+1}, from the last row to the first."""
+    n = b.shape[0]
+    if n <= 1:
+        return b
+    return lax.platform_dependent(m, b, cpu=_step_by_step if n < 4096 else _as_tree, default=_as_tree)
+
+
+def _step_by_step(m: Array, b: Array) -> Array:
+    def step(later: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        now = row[1] + _product(row[0], later)
+        return now, now
+
+    return lax.scan(step, jnp.zeros_like(b[0]), (m, b), reverse=True, unroll=4)[1]
+
+
+def _as_tree(m: Array, b: Array) -> Array:
+    def join(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
+        return earlier[0] * later[0], earlier[1] + _product(earlier[0], later[1])
+
+    return lax.associative_scan(join, (m, b), reverse=True)[1]
+
+
+def _product(m: Array, x: Array) -> Array:
+    """m x, where a factor of 0 keeps NaN and infinities out, and out of the gradient."""
+    return jnp.where(m == 0, 0, m * jnp.where(m == 0, 0, x))
+
+
+def _next(rows: Array) -> Array:
+    """Row t+1 in row t, and zeros in the last."""
+    return jnp.concatenate([rows[1:], jnp.zeros_like(rows[:1])])
+
+
+def _ahead(discount: Array, c: Array) -> Array:
+    """discount_t c_{t+1}: how much of Δ_{t+1} reaches row t."""
+    return discount * _next(c)
+
+
+def _one_step(window: Window) -> Array:
+    """r_t + discount_t E_π Q(x_{t+1}, ·)."""
+    expected = window.expected_q
+    expected = expectation(window.q[1:], window.pi[1:]) if expected is None else expected
+    return window.r + _product(window.discount, expected)
+
+
+def _cut(window: Window, c: Array) -> tuple[Window, Array]:
+    """c is 0 where a trajectory ends, and rows that are no real step hold nothing."""
+    if window.reset is not None:
+        c = jnp.where(window.reset, 0, c)
+    if window.mask is None:
+        return window, c
+    keep = {name: jnp.where(window.mask, getattr(window, name), 0) for name in ("r", "discount")}
+    if window.q_a is not None:
+        keep["q_a"] = jnp.where(window.mask, window.q_a, 0)
+    return window._replace(**keep), jnp.where(window.mask, c, 0)
+
+
+def _finish(window: Window, rows: Array) -> Array:
+    return rows if window.mask is None else jnp.where(window.mask, rows, 0)
+
+
+def ready(given: Window) -> tuple[Window, float]:
+    """JAX arrays of one float dtype: the widest that came in, at least float32; and the tolerance for rounding."""
+    values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
+    floats = [v.dtype for v in values if v is not None and jnp.issubdtype(v.dtype, jnp.floating)]
+    tol = max((checks.TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-4)
+    dtype = jnp.result_type(jnp.float32, *floats)
+    for i, (name, value) in enumerate(zip(Window._fields, values, strict=True)):
+        if value is not None and name not in INTEGER + BOOLEAN:
+            values[i] = value.astype(dtype)
+    return Window(*values), tol
+
+
+def step_array(name: str, value: Any, window: Window) -> Array:
+    array = _readable(name, value).astype(window.r.dtype)
+    if array.shape != window.r.shape:
+        raise ValueError(f"`{name}` must have the shape of `r`, {window.r.shape}; got {array.shape}.")
+    return array
+
+
+def _readable(name: str, value: Any) -> Array:
+    try:
+        value = jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be a regular array of real numbers.") from None
+    if name in INTEGER and not jnp.issubdtype(value.dtype, jnp.integer):
+        raise TypeError(f"`{name}` must hold whole numbers, the indices of actions; got dtype {value.dtype}.")
+    if name in BOOLEAN and value.dtype != bool:
+        raise TypeError(f"`{name}` must be boolean; got dtype {value.dtype}. Use `{name}.astype(bool)`.")
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        raise TypeError(f"`{name}` must hold real numbers; got dtype {value.dtype}.")
+    return value
+
+
+def _check_lambda(trace: Any) -> None:
+    lambda_ = getattr(trace, "lambda_", 0.0)
+    if known(lambda_):
+        _check_parameter(type(trace).__name__, "lambda_", np.asarray(lambda_))

@@ -1,0 +1,278 @@
+"""NumPy arrays in and out: what comes in made ready for the kernels, and the kernel chosen."""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from offtrace.arrays import Array, expectation, lead
+from offtrace.returns import checks, compiled, lagwise
+from offtrace.returns.threads import WORTH_THREADS, over_batch
+from offtrace.returns.window import (
+    BOOLEAN,
+    INTEGER,
+    Window,
+    coefficients,
+    log_ratio,
+    require,
+    shape,
+    value_of_taken,
+)
+
+BOOL = np.dtype(bool)
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+ACTIONS = (np.dtype(np.int64), np.dtype(np.int32))
+TOLERANCE = {dtype: checks.TOLERANCE[dtype.name] for dtype in FLOATS}
+NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
+"""Stands for an argument that a kernel does not get; None would make it compile once more for each."""
+
+
+def _plain(given: Window, trace: Any, validate: bool) -> np.ndarray | None:
+    """The common case without ceremony, for agents that call this with a few short windows at a time.
+
+    Arrays that are ready as they are, one batch axis, a trace of Table 1 with one λ. None for anything else,
+    which `targets` then handles or refuses.
+    """
+    r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask = given
+    if not (type(q) is type(a) is type(r) is type(discount) is type(pi) is np.ndarray):
+        return None
+    if not (q_a is expected_q is pi_a is log_pi_a is log_mu_a is None):
+        return None
+    kind = compiled.FUSED.get(type(trace))
+    if kind is None or type(trace.lambda_) is not float or (mu_a is None and kind in compiled.READ_MU):
+        return None
+    dtype, steps, rows = r.dtype, r.shape, q.shape
+    if dtype not in TOLERANCE or a.dtype not in ACTIONS or len(rows) != 3 or not r.size:
+        return None
+    nothing, no_ends = NOTHING[dtype], NOTHING[BOOL]
+    if (rows[0] - 1, rows[1]) != steps or not (a.shape == discount.shape == steps and pi.shape == rows):
+        return None
+    if not (q.dtype == pi.dtype == discount.dtype == dtype and q.flags.carray and pi.flags.carray):
+        return None
+    if not (a.flags.carray and r.flags.carray and discount.flags.carray):
+        return None
+    if mu_a is None:
+        mu_a = nothing
+    elif type(mu_a) is not np.ndarray or not (mu_a.dtype == dtype and mu_a.shape == steps and mu_a.flags.carray):
+        return None
+    for end in (reset, mask):
+        if end is None:
+            continue
+        if type(end) is not np.ndarray or not (end.dtype == BOOL and end.shape == steps and end.flags.carray):
+            return None
+    ends = (no_ends if reset is None else reset, no_ends if mask is None else mask)
+    out, tol = np.empty(steps, dtype), TOLERANCE[dtype]
+    arguments = (kind, _one_lambda(trace.lambda_), q, pi, a, r, discount, mu_a, nothing, nothing, *ends, out)
+    if _run(arguments, batch=rows[1], num_bytes=2 * q.nbytes, limit=tol if validate else -1.0) != compiled.FINE:
+        _explain(given, trace, tol=tol, validate=validate)
+    return out
+
+
+@lru_cache(maxsize=256)
+def _one_lambda(lambda_: float) -> np.ndarray:
+    return np.full((1, 1), lambda_)
+
+
+def _run(arguments: tuple, *, batch: int, num_bytes: int, limit: float) -> int:
+    if num_bytes < WORTH_THREADS:
+        return compiled._targets(*arguments, 0, batch, limit)
+    return over_batch(lambda start, stop: compiled._targets(*arguments, start, stop, limit), batch, num_bytes)
+
+
+def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool = True) -> np.ndarray:
+    """Q(x_t, a_t) + Δ_t for every row of a window; there is no gradient to stop."""
+    out = _plain(given, trace, validate)
+    if out is not None:
+        return out
+    window, tol = ready(given)
+    require(window, trace)
+    n, _, _ = shape(window)
+    if not getattr(trace, "markov", True):
+        return _trajectory_aware(window, trace, validate=validate, tol=tol)
+    kind = compiled.FUSED.get(type(trace), compiled.GIVEN)
+    overrides = (window.expected_q, window.pi_a, window.log_pi_a, window.log_mu_a)
+    if kind == compiled.GIVEN or any(value is not None for value in overrides):
+        c, kind, lambdas = _coefficients(window, trace, validate=validate, tol=tol), compiled.GIVEN, _UNUSED
+        if window.expected_q is not None:
+            return fold(window, value_of_taken(window), c, as_targets=True)
+        if window.a is None:
+            window = window._replace(a=np.zeros(c.shape, np.int64))
+    else:
+        c, lambdas = None, step_lambdas(trace.lambda_, window.r.shape)
+    out = np.empty(window.r.shape, window.r.dtype)
+    if out.size == 0:
+        return out
+    q = window.q.reshape(n + 1, -1, window.q.shape[-1])
+    pi = window.pi.reshape(q.shape)
+    steps = (window.a, window.r, window.discount, window.mu_a, c, window.q_a)
+    flat = [NOTHING[out.dtype] if value is None else value.reshape(n, -1) for value in steps]
+    ends = [NOTHING[BOOL] if value is None else value.reshape(n, -1) for value in (window.reset, window.mask)]
+    arguments = (kind, lambdas, q, pi, *flat, *ends, out.reshape(n, -1))
+    limit = tol if validate else -1.0
+    if _run(arguments, batch=q.shape[1], num_bytes=2 * q.nbytes, limit=limit) != compiled.FINE:
+        _explain(window, trace, tol=tol, validate=validate)
+    return out
+
+
+def corrections(given: Window, c: Array, *, validate: bool) -> np.ndarray:
+    """Δ_t for every row of a window, from coefficients that are given."""
+    window, _ = ready(given)
+    shape(window)
+    c = step_array("c", c, window)
+    if validate:
+        checks.check_steps(window, c)
+    return fold(window, window.q_a, c, as_targets=False)
+
+
+def fold(window: Window, q_a: np.ndarray, c: np.ndarray, *, as_targets: bool) -> np.ndarray:
+    """The recursion where E_π Q is given: targets, or the corrections alone."""
+    n = window.r.shape[0]
+    out = np.empty(window.r.shape, window.r.dtype)
+    if out.size == 0:
+        return out
+    flat = [value.reshape(n, -1) for value in (q_a, window.expected_q, window.r, window.discount, c)]
+    ends = [NOTHING[BOOL] if value is None else value.reshape(n, -1) for value in (window.reset, window.mask)]
+
+    def kernel(start: int, stop: int) -> None:
+        compiled._fold(*flat, *ends, as_targets, out.reshape(n, -1), start, stop)
+
+    over_batch(kernel, out.size // n, 6 * out.nbytes)
+    return out
+
+
+def fold_backward(
+    gradient: np.ndarray,
+    correction: np.ndarray,
+    expected_q: np.ndarray,
+    discount: np.ndarray,
+    c: np.ndarray,
+    reset: np.ndarray | None,
+    mask: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The gradients of the corrections in δ, in the discounts and in c."""
+    n = gradient.shape[0]
+    to_delta, to_discount, to_c = (np.empty(gradient.shape, gradient.dtype) for _ in range(3))
+    if gradient.size:
+        steps = (gradient, correction, expected_q, discount, c)
+        ends = [NOTHING[BOOL] if end is None else end.reshape(n, -1) for end in (reset, mask)]
+        flat = [value.reshape(n, -1) for value in (*steps, to_delta, to_discount, to_c)]
+        compiled._fold_backward(*flat[:5], *ends, *flat[5:])
+    return to_delta, to_discount, to_c
+
+
+def ready(given: Window) -> tuple[Window, float]:
+    """Native arrays of one float dtype, and the tolerance for probabilities as they came in.
+
+    The dtype is the widest floating one that came in, at least float32 and at most float64; integers (rewards,
+    say) follow. Nothing is copied that is ready already, and q and pi may be strided.
+    """
+    values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
+    floats = {v.dtype for v in values if v is not None and v.dtype.kind not in "iub"}
+    tol = max((checks.TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-6)
+    wide = not floats or any(dtype.itemsize > 4 for dtype in floats)
+    dtype = FLOATS[wide]
+    for i, value in enumerate(values):
+        if value is not None and not (value.dtype == dtype and value.flags.carray):
+            values[i] = _native(Window._fields[i], value, dtype)
+    return Window(*values), tol
+
+
+def step_array(name: str, value: Any, window: Window) -> np.ndarray:
+    """One number per step, as the window's own arrays are."""
+    array = _native(name, _readable(name, value), window.r.dtype)
+    if array.shape != window.r.shape:
+        raise ValueError(f"`{name}` must have the shape of `r`, {window.r.shape}; got {array.shape}.")
+    return array
+
+
+def step_lambdas(lambda_: Any, steps: tuple[int, ...]) -> np.ndarray:
+    """λ as the kernels index it, (n or 1, B or 1): a number, one per step, or one per step and batch element."""
+    array = np.asarray(lambda_, np.float64)
+    if array.ndim == 0:
+        return array.reshape(1, 1)
+    if array.shape != steps and array.shape != steps[:1]:
+        raise ValueError(f"`lambda_` must be a number, ({steps[0]},) or {steps}, like `r`; got {array.shape}.")
+    return np.ascontiguousarray(array.reshape(steps[0], -1)) if array.size else np.zeros((1, 1))
+
+
+_UNUSED = np.ones((1, 1))
+
+
+def _coefficients(window: Window, trace: Any, *, validate: bool, tol: float) -> np.ndarray:
+    if validate:
+        checks.check(window, trace, tol=tol)
+    c = step_array("c", coefficients(window, trace), window)
+    if validate:
+        checks.check_coefficients(window, trace, c, tol=tol)
+    return c
+
+
+def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float) -> np.ndarray:
+    """Targets of a trace that depends on where the trajectory starts: O(n²)."""
+    if validate:
+        checks.check(window, trace, tol=tol)
+    n, steps = window.r.shape[0], window.r.shape
+    ends = window.discount == 0
+    expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
+    one_step = window.r + np.where(ends, 0, window.discount) * np.where(ends, 0, expected)
+    delta = one_step - value_of_taken(window)
+    out, cut = np.empty(steps, window.r.dtype), np.zeros(steps, bool)
+    if out.size == 0:
+        return out
+    if window.reset is not None:
+        cut |= window.reset
+    if window.mask is not None:
+        cut |= ~window.mask
+    ratios = np.ascontiguousarray(log_ratio(window))
+    if type(trace) in compiled.TRAJECTORY_AWARE:
+        flat = [value.reshape(n, -1) for value in (one_step, delta, window.discount, ratios)]
+        rest = (step_lambdas(trace.lambda_, steps), cut.reshape(n, -1), out.reshape(n, -1))
+        kind = compiled.TRAJECTORY_AWARE[type(trace)]
+
+        def kernel(start: int, stop: int) -> None:
+            compiled._trajectory_aware(kind, *flat, *rest, start, stop)
+
+        over_batch(kernel, out.size // n, n * out.nbytes)
+    else:
+        lambdas = lead(np.asarray(trace.lambda_), len(steps))
+        out[...] = lagwise.targets(trace, one_step, delta, window.discount, ratios, lambdas, cut)
+    if window.mask is not None:
+        out[~window.mask] = 0
+    return out
+
+
+def _explain(window: Window, trace: Any, *, tol: float, validate: bool) -> None:
+    """A kernel saw something strange: says which rule was broken, if one was."""
+    if not validate:
+        checks.check_actions(window)
+        return
+    checks.check(window, trace, tol=tol)
+    if window.mu_a is not None:
+        checks.check_coefficients(window, trace, coefficients(window, trace), tol=tol)
+
+
+def _readable(name: str, value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray):
+        try:
+            value = np.asarray(value)
+        except ValueError:
+            raise ValueError(f"`{name}` must be a regular array; its rows have different lengths.") from None
+    kind, dtype = value.dtype.kind, value.dtype
+    if name in INTEGER and kind not in "iu":
+        raise TypeError(f"`{name}` must hold whole numbers, the indices of actions; got dtype {dtype}.")
+    if name in BOOLEAN and kind != "b":
+        raise TypeError(f"`{name}` must be boolean; got dtype {dtype}. Use `{name}.astype(bool)`.")
+    if kind not in "fiub" and dtype.name != "bfloat16":
+        raise TypeError(f"`{name}` must hold real numbers; got dtype {dtype}.")
+    return value
+
+
+def _native(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if name in INTEGER:
+        keep = value.dtype in ACTIONS
+        return np.ascontiguousarray(value if keep else value.astype(np.int64))
+    if name in BOOLEAN:
+        return np.ascontiguousarray(value)
+    if name in ("q", "pi") and value.dtype == dtype and value.flags.aligned:
+        return value
+    return np.ascontiguousarray(value, dtype)

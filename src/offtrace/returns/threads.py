@@ -1,0 +1,55 @@
+"""Large batches split over threads.
+
+Numba's own parallel loops stop the process when they are entered from two Python threads at once (its default
+layer) or after a fork (OpenMP), which is how replay workers and vector environments call this. A pool of plain
+threads around kernels that release the GIL has neither fault.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+WORTH_THREADS = 6 << 20
+"""Bytes of input below which handing a part to another thread (50 µs) costs more than it saves."""
+
+_POOL: ThreadPoolExecutor | None = None
+_POOL_LOCK = threading.Lock()
+
+
+def num_threads() -> int:
+    """`OFFTRACE_NUM_THREADS`, or the cores this process may use, 16 at most."""
+    asked = os.environ.get("OFFTRACE_NUM_THREADS", "")
+    if asked:
+        if not asked.isdigit() or int(asked) < 1:
+            raise ValueError(f"`OFFTRACE_NUM_THREADS` must be a whole number of at least 1; got {asked!r}.")
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 16)
+
+
+def _forget_pool() -> None:
+    global _POOL, _POOL_LOCK
+    _POOL, _POOL_LOCK = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork
+
+
+def over_batch(kernel: Callable[[int, int], int | None], batch: int, num_bytes: int) -> int:
+    """Runs `kernel(start, stop)` over the batch, in threads where it is large; ORs what the parts report."""
+    global _POOL
+    parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, batch)
+    if parts <= 1:
+        return kernel(0, batch) or 0
+    with _POOL_LOCK:
+        if _POOL is None:
+            _POOL = ThreadPoolExecutor(num_threads(), thread_name_prefix="offtrace")
+        pool = _POOL
+    edges = [batch * i // parts for i in range(parts + 1)]
+    others = [pool.submit(kernel, edges[i], edges[i + 1]) for i in range(1, parts)]
+    status = kernel(edges[0], edges[1]) or 0
+    for other in others:
+        status |= other.result() or 0
+    return status

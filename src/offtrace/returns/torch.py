@@ -1,0 +1,192 @@
+"""PyTorch tensors in and out. On the CPU they share their memory with the compiled kernels."""
+
+from typing import Any
+
+import torch
+
+from offtrace.arrays import expectation, lead
+from offtrace.returns import checks, lagwise
+from offtrace.returns import numpy as on_cpu
+from offtrace.returns.window import (
+    BOOLEAN,
+    INTEGER,
+    Window,
+    coefficients,
+    log_ratio,
+    require,
+    shape,
+    value_of_taken,
+)
+
+Tensor = torch.Tensor
+
+
+def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -> Tensor:
+    """Q(x_t, a_t) + Δ_t for every row of a window."""
+    if stop_gradient or not torch.is_grad_enabled() or not _needs_gradient(given, trace):
+        if _on_cpu(given) and not _is_own_torch_code(trace):
+            shared = Window(*(_array(value) if isinstance(value, Tensor) else value for value in given))
+            return torch.from_numpy(on_cpu.targets(shared, trace, validate=validate))
+        with torch.no_grad():
+            return _targets(given, trace, validate=validate)
+    return _targets(given, trace, validate=validate)
+
+
+def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
+    """Δ_t for every row of a window, from coefficients that are given; differentiable."""
+    window, _ = ready(given)
+    shape(window)
+    c = step_tensor("c", c, window)
+    if validate:
+        checks.check_steps(window, c)
+    return fold(window, window.q_a, window.expected_q, c)
+
+
+def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
+    """In tensor operations, around the one recursion: any device, differentiable."""
+    window, tol = ready(given)
+    require(window, trace)
+    shape(window)
+    if validate:
+        checks.check(window, trace, tol=tol)
+    expected = window.expected_q
+    if expected is None:
+        expected = expectation(window.q[1:], window.pi[1:])
+    q_a = value_of_taken(window)
+    if not getattr(trace, "markov", True):
+        return _trajectory_aware(window, trace, q_a, expected)
+    c = step_tensor("c", coefficients(window, trace), window)
+    if validate:
+        checks.check_coefficients(window, trace, c, tol=tol)
+    out = q_a + fold(window, q_a, expected, c)
+    return out if window.mask is None else torch.where(window.mask, out, 0)
+
+
+def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor) -> Tensor:
+    r, discount = window.r, window.discount
+    cut = torch.zeros_like(r, dtype=torch.bool) if window.reset is None else window.reset
+    if window.mask is not None:
+        cut = cut | ~window.mask
+        r, discount = torch.where(window.mask, r, 0), torch.where(window.mask, discount, 0)
+        q_a = torch.where(window.mask, q_a, 0)
+    one_step = r + _product(discount, expected)
+    lambdas = lead(torch.as_tensor(trace.lambda_, dtype=r.dtype, device=r.device), r.ndim)
+    out = lagwise.targets(trace, one_step, one_step - q_a, discount, log_ratio(window), lambdas, cut)
+    return out if window.mask is None else torch.where(window.mask, out, 0)
+
+
+def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor) -> Tensor:
+    """The recursion: through the compiled kernel on the CPU, as a tree of tensor operations elsewhere."""
+    if window.r.device.type == "cpu":
+        out: Any = _Fold.apply(q_a, expected_q, window.r, window.discount, c, window.reset, window.mask)
+        return out
+    r, discount = window.r, window.discount
+    if window.reset is not None:
+        c = torch.where(window.reset, 0, c)
+    if window.mask is not None:
+        r, q_a = torch.where(window.mask, r, 0), torch.where(window.mask, q_a, 0)
+        c, discount = torch.where(window.mask, c, 0), torch.where(window.mask, discount, 0)
+    delta = r + _product(discount, expected_q) - q_a
+    return _as_tree(discount * torch.cat([c[1:], torch.zeros_like(c[:1])]), delta)
+
+
+def _as_tree(m: Tensor, b: Tensor) -> Tensor:
+    """G_t = b_t + m_t G_{t+1} in log₂ n rounds: each one doubles how far ahead a row has looked."""
+    reach, n = 1, b.shape[0]
+    while reach < n:
+        b = torch.cat([b[:-reach] + _product(m[:-reach], b[reach:]), b[-reach:]])
+        m = torch.cat([m[:-reach] * m[reach:], torch.zeros_like(m[-reach:])])
+        reach *= 2
+    return b
+
+
+def _product(m: Tensor, x: Tensor) -> Tensor:
+    """m x, where a factor of 0 keeps NaN and infinities out, and out of the gradient."""
+    return torch.where(m == 0, 0, m * torch.where(m == 0, 0, x))
+
+
+class _Fold(torch.autograd.Function):
+    """`corrections` on the CPU; its gradient is one pass of the same recursion, forwards in time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_a: Tensor,
+        expected_q: Tensor,
+        r: Tensor,
+        discount: Tensor,
+        c: Tensor,
+        reset: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        steps = [value.detach().contiguous().numpy() for value in (q_a, expected_q, r, discount, c)]
+        ends = [None if end is None else end.contiguous().numpy() for end in (reset, mask)]
+        window = Window(steps[2], steps[3], expected_q=steps[1], reset=ends[0], mask=ends[1])
+        out = on_cpu.fold(window, steps[0], steps[4], as_targets=False)
+        ctx.arrays = (out, steps[1], steps[3], steps[4], *ends)
+        return torch.from_numpy(out)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        correction, expected_q, discount, c, reset, mask = ctx.arrays
+        g = gradient.contiguous().numpy()
+        to_delta, to_discount, to_c = on_cpu.fold_backward(g, correction, expected_q, discount, c, reset, mask)
+        e = torch.from_numpy(to_delta)
+        to_expected = torch.from_numpy(discount) * e
+        if mask is not None:  # a masked row's discount may hold anything
+            to_expected = torch.where(torch.from_numpy(mask), to_expected, 0)
+        return -e, to_expected, e, torch.from_numpy(to_discount), torch.from_numpy(to_c), None, None
+
+
+def ready(given: Window) -> tuple[Window, float]:
+    """Tensors on one device, of one float dtype: the widest that came in, at least float32; and the tolerance."""
+    device = next(value.device for value in given if isinstance(value, Tensor))
+    values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
+    floats = [v.dtype for v in values if v is not None and v.dtype.is_floating_point]
+    tol = checks.tolerance(*(v for v in values if v is not None and v.dtype.is_floating_point))
+    dtype = torch.float64 if torch.float64 in floats or not floats else torch.float32
+    for i, (name, value) in enumerate(zip(Window._fields, values, strict=True)):
+        if value is not None:
+            kept = name in INTEGER + BOOLEAN
+            values[i] = value.to(device) if kept else value.to(device=device, dtype=dtype)
+    return Window(*values), tol
+
+
+def step_tensor(name: str, value: Any, window: Window) -> Tensor:
+    tensor = _readable(name, value).to(device=window.r.device, dtype=window.r.dtype)
+    if tensor.shape != window.r.shape:
+        raise ValueError(f"`{name}` must have the shape of `r`, {tuple(window.r.shape)}; got {tuple(tensor.shape)}.")
+    return tensor
+
+
+def _readable(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        value = torch.from_numpy(on_cpu._readable(name, value))
+    if name in INTEGER and (value.is_floating_point() or value.dtype is torch.bool or value.is_complex()):
+        raise TypeError(f"`{name}` must hold whole numbers, the indices of actions; got dtype {value.dtype}.")
+    if name in BOOLEAN and value.dtype is not torch.bool:
+        raise TypeError(f"`{name}` must be boolean; got dtype {value.dtype}. Use `{name}.bool()`.")
+    if value.is_complex():
+        raise TypeError(f"`{name}` must hold real numbers; got dtype {value.dtype}.")
+    return value
+
+
+def _needs_gradient(window: Window, trace: Any) -> bool:
+    fields = getattr(trace, "__dataclass_fields__", ())
+    return any(isinstance(v, Tensor) and v.requires_grad for v in (*window, *(getattr(trace, f) for f in fields)))
+
+
+def _on_cpu(window: Window) -> bool:
+    return all(value.device.type == "cpu" for value in window if isinstance(value, Tensor))
+
+
+def _is_own_torch_code(trace: Any) -> bool:
+    """A user's callable expects tensors, so it gets tensors."""
+    return getattr(trace, "name", None) is None
+
+
+def _array(tensor: Tensor) -> Any:
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        return tensor.detach().float().numpy()
+    return tensor.detach().numpy()

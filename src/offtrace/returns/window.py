@@ -1,0 +1,152 @@
+"""What comes in at the door: the arrays of one window, their shapes, and what follows from them.
+
+row        0        1              n−1       n
+state     x_0 ──▶  x_1 ──▶ … ──▶ x_{n−1} ──▶ x_n        q, pi: n+1 rows
+action    a_0      a_1            a_{n−1}               a, r, discount, mu_a, reset, mask: n rows
+"""
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace.arrays import Array, namespace, take_action
+from offtrace.traces import Likelihoods
+
+
+class Window(NamedTuple):
+    """The arguments of `targets`, by name; None where they were not given."""
+
+    r: Array
+    discount: Array
+    q: Array = None
+    a: Array = None
+    pi: Array = None
+    mu_a: Array = None
+    q_a: Array = None
+    expected_q: Array = None
+    pi_a: Array = None
+    log_pi_a: Array = None
+    log_mu_a: Array = None
+    reset: Array = None
+    mask: Array = None
+
+
+INTEGER = ("a",)
+BOOLEAN = ("reset", "mask")
+WITH_ACTIONS = ("q", "pi")
+
+
+def shape(window: Window) -> tuple[int, tuple[int, ...], int]:
+    """(n, batch axes, A), after checking that everything fits together; A is 0 where no array has actions."""
+    steps = tuple(window.r.shape)
+    if not steps:
+        raise ValueError("`r` must have a time axis, shape (n, …); got a single number.")
+    num_actions = 0
+    for name, value in zip(window._fields, window, strict=True):
+        if value is None:
+            continue
+        got = tuple(value.shape)
+        if name not in WITH_ACTIONS:
+            if got != steps:
+                raise ValueError(f"`{name}` must have the shape of `r`, {steps}; got {got}. {_all_shapes(window)}")
+            continue
+        if len(got) != len(steps) + 1 or got[:-1] != (steps[0] + 1, *steps[1:]):
+            wanted = ", ".join(map(str, (steps[0] + 1, *steps[1:])))
+            raise ValueError(
+                f"`{name}` must have one row more than `r` and the actions on its last axis, "
+                f"({wanted}, A); got {got}. {_all_shapes(window)}"
+            )
+        if num_actions and got[-1] != num_actions:
+            raise ValueError(f"`q` and `pi` must have the same number of actions. {_all_shapes(window)}")
+        num_actions = got[-1]
+    if (window.q is not None or window.pi is not None) and num_actions == 0:
+        raise ValueError(f"`q` and `pi` must have at least one action. {_all_shapes(window)}")
+    return steps[0], steps[1:], num_actions
+
+
+def _all_shapes(window: Window) -> str:
+    given = ((name, value) for name, value in zip(window._fields, window, strict=True) if value is not None)
+    return "All shapes: " + ", ".join(f"{name} {tuple(value.shape)}" for name, value in given) + "."
+
+
+def require(window: Window, trace: Any) -> None:
+    """Everything that this trace reads is given, or follows from what is given."""
+    if window.expected_q is None and (window.q is None or window.pi is None):
+        raise TypeError("give `q=` and `pi=`, or `expected_q=` (the value of each step's true successor).")
+    if window.q_a is None and (window.q is None or window.a is None):
+        raise TypeError("give `q=` and `a=`, or `q_a=` (the values of the actions taken).")
+    check_trace(trace)
+    name = getattr(trace, "name", "this trace")
+    known = window.pi_a is not None or window.log_pi_a is not None
+    if getattr(trace, "needs_pi", True) and not known and (window.pi is None or window.a is None):
+        raise TypeError(f"{name} needs π(a_t|x_t): give `pi=` and `a=`, or `pi_a=`, or `log_pi_a=`.")
+    if getattr(trace, "needs_mu", False) and window.mu_a is None and window.log_mu_a is None:
+        raise TypeError(f"{name} needs μ(a_t|x_t): give `mu_a=` (or `log_mu_a=`), written down when a_t was drawn.")
+    if getattr(trace, "needs_q", False) and (window.q is None or window.pi is None or window.a is None):
+        raise TypeError(f"{name} has to know what is greedy: give `q=`, `pi=` and `a=`.")
+
+
+def check_trace(trace: Any) -> None:
+    if isinstance(trace, str):
+        raise TypeError(f"`trace` must be a trace, not its name: use `ot.trace({trace!r}, lambda_=…)`.")
+    if isinstance(trace, type):
+        raise TypeError(f"`trace` must be a value, not a class: use `ot.{trace.__name__}(lambda_=…)`.")
+    if not callable(trace):
+        raise TypeError(f"`trace` must be a trace such as `ot.Retrace(0.9)`, or any callable; got {trace!r}.")
+
+
+def real_rows(window: Window) -> Array:
+    """True where row t is a real step."""
+    return namespace(window.r).ones_like(window.r, dtype=bool) if window.mask is None else window.mask
+
+
+def taken(window: Window) -> Array:
+    """The actions, with a harmless one in rows that are no real step (whatever they hold is never read)."""
+    return window.a if window.mask is None else namespace(window.a).where(window.mask, window.a, 0)
+
+
+def value_of_taken(window: Window) -> Array:
+    """Q(x_t, a_t): (n, …)."""
+    return window.q_a if window.q_a is not None else take_action(window.q[: window.r.shape[0]], taken(window))
+
+
+def likelihoods(window: Window) -> dict[str, Array]:
+    """π(a_t|x_t) and μ(a_t|x_t) as a trace is called with them; both as probabilities or both as logarithms."""
+    xp = namespace(window.r)
+    pi_a, log_pi_a = window.pi_a, window.log_pi_a
+    if pi_a is None and log_pi_a is None:
+        if window.pi is None or window.a is None:
+            pi_a = xp.ones_like(window.r)  # for a trace that does not look at π
+        else:
+            pi_a = take_action(window.pi[: window.r.shape[0]], taken(window))
+    mu_a, log_mu_a = window.mu_a, window.log_mu_a
+    if log_pi_a is None and mu_a is None and log_mu_a is not None:
+        log_pi_a, pi_a = _log(xp, pi_a), None
+    elif log_pi_a is not None and log_mu_a is None and mu_a is not None:
+        log_mu_a, mu_a = _log(xp, mu_a), None
+    given = {"pi_a": pi_a, "mu_a": mu_a, "log_pi_a": log_pi_a, "log_mu_a": log_mu_a}
+    harmless = {"pi_a": 1, "mu_a": 1, "log_pi_a": 0, "log_mu_a": 0}
+    if window.mask is not None:
+        given = {k: None if v is None else xp.where(window.mask, v, harmless[k]) for k, v in given.items()}
+    return {k: v for k, v in given.items() if v is not None}
+
+
+def log_ratio(window: Window) -> Array:
+    """log ρ_t: (n, …)."""
+    given = likelihoods(window)
+    names = ("pi_a", "mu_a", "log_pi_a", "log_mu_a")
+    return Likelihoods(namespace(window.r), *(given.get(name) for name in names)).log_ratio()
+
+
+def _log(xp: ModuleType, probability: Array) -> Array:
+    positive = probability > 0
+    return xp.where(positive, xp.log(xp.where(positive, probability, 1)), -np.inf)
+
+
+def coefficients(window: Window, trace: Any) -> Array:
+    """c, (n, …), from any Markov trace or a user's callable."""
+    inputs = likelihoods(window)
+    if getattr(trace, "needs_q", False):
+        inputs |= {"q": window.q, "pi": window.pi, "a": taken(window)}
+    return trace(**inputs)

@@ -1,0 +1,456 @@
+"""Table 1 of the paper and its successors: how much of a later TD error reaches back.
+
+Every algorithm of the paper is the same operator (Eq. 3),
+
+    R Q(x, a) = Q(x, a) + E_μ[ Σ_t γ^t (Π_{s=1..t} c_s) (r_t + γ E_π Q(x_{t+1}, ·) − Q(x_t, a_t)) ],
+
+and differs only in its coefficients c_s. A trace here is a small frozen value that computes them. A new one
+is one class below and one row in `TRACES`.
+"""
+
+import difflib
+import sys
+from dataclasses import dataclass, fields
+from types import MappingProxyType, ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from offtrace.arrays import Array, lead, library, namespace, take_action
+
+
+class Likelihoods(NamedTuple):
+    """π(a_t|x_t) and μ(a_t|x_t), given as probabilities or as logarithms, and the ratios made of them."""
+
+    xp: ModuleType
+    pi_a: Array
+    mu_a: Array
+    log_pi_a: Array
+    log_mu_a: Array
+
+    def target(self) -> Array:
+        """π(a_t|x_t)."""
+        return self.xp.exp(self.log_pi_a) if self.pi_a is None else self.pi_a
+
+    def log_ratio(self) -> Array:
+        """log ρ_t; −inf where π(a_t|x_t) = 0."""
+        if self.log_pi_a is not None and self.log_mu_a is not None:
+            return self.log_pi_a - self.log_mu_a
+        positive = self.pi_a > 0
+        logs = self.xp.log(self.xp.where(positive, self.pi_a, 1)) - self.xp.log(self.mu_a)
+        return self.xp.where(positive, logs, -np.inf)
+
+    def ratio(self) -> Array:
+        """ρ_t = π(a_t|x_t) / μ(a_t|x_t)."""
+        if self.pi_a is not None and self.mu_a is not None:
+            return self.pi_a / self.mu_a
+        return self.xp.exp(self.log_ratio())
+
+    def clipped_ratio(self) -> Array:
+        """min(1, ρ_t), which no μ, however small, can make overflow."""
+        if self.pi_a is not None and self.mu_a is not None:
+            below = self.pi_a < self.mu_a
+            return self.xp.where(below, self.pi_a / self.xp.where(below, self.mu_a, 1), 1)
+        log_ratio = self.log_ratio()
+        return self.xp.exp(self.xp.where(log_ratio < 0, log_ratio, 0))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What all traces share: λ, and how they are called.
+
+    λ is a number in [0, 1], or an array of them: (n,) for one per step, or the shape of `mu_a`. The whole
+    value is a JAX pytree whose leaves are its fields, so λ can be `vmap`ped.
+    """
+
+    lambda_: Any = 1.0
+
+    name: ClassVar[str]
+    rule: ClassVar[str]
+    source: ClassVar[str]
+    safe: ClassVar[bool]
+    """c_s ∈ [0, π/μ] for every π, μ and λ ≤ 1: Theorem 1 holds, R is a γ-contraction around Q^π."""
+    needs_pi: ClassVar[bool] = True
+    needs_mu: ClassVar[bool] = False
+    needs_q: ClassVar[bool] = False
+    """Called with `q`, `pi` and `a` as well."""
+    markov: ClassVar[bool] = True
+    """c_s depends on (x_s, a_s) alone; otherwise on where the trajectory started, too."""
+
+    def __post_init__(self) -> None:
+        _register_with_jax(type(self))
+        for field in fields(self):
+            _check_parameter(type(self).__name__, field.name, getattr(self, field.name))
+
+    def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
+        """c_s / λ."""
+        raise TypeError(f"{type(self).__name__} has no coefficient of its own.")
+
+    def __call__(
+        self,
+        *,
+        pi_a: Array | None = None,
+        mu_a: Array | None = None,
+        log_pi_a: Array | None = None,
+        log_mu_a: Array | None = None,
+        q: Array | None = None,
+        pi: Array | None = None,
+        a: Array | None = None,
+    ) -> Array:
+        """The coefficients c, one per step, from probabilities or from log-densities.
+
+        >>> Retrace(0.5)(pi_a=[0.9, 0.1], mu_a=[0.3, 0.2])
+        array([0.5 , 0.25])
+        """
+        likelihoods = _likelihoods(pi_a, mu_a, log_pi_a, log_mu_a)
+        _check_inputs(self, likelihoods, q=q, pi=pi, a=a)
+        factor = self.factor(likelihoods, q=q, pi=pi, a=a)
+        return lead(_as_array(self.lambda_), np.ndim(factor)) * factor
+
+
+@dataclass(frozen=True)
+class OneStep(Trace):
+    """c = 0: the one-step target r + γ E_π Q; λ is not used."""
+
+    lambda_: Any = 0.0
+    name = "one_step"
+    rule = "0"
+    source = "Bellman"
+    safe = True
+    needs_pi = False
+
+    def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
+        given = next(value for value in likelihoods[1:] if value is not None)
+        return likelihoods.xp.zeros_like(given)
+
+
+@dataclass(frozen=True)
+class ImportanceSampling(Trace):
+    """c = λ π/μ. With λ = 1 one application of R gives Q^π, with a variance that may be infinite."""
+
+    name = "importance_sampling"
+    rule = "λ·π/μ"
+    source = "Precup et al. 2000"
+    safe = True
+    needs_mu = True
+
+    def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
+        return likelihoods.ratio()
+
+
+@dataclass(frozen=True)
+class QLambda(Trace):
+    """c = λ: Q^π(λ) and Q*(λ); contracts only where π is close to μ: λ < (1−γ)/(γε)."""
+
+    name = "q_lambda"
+    rule = "λ"
+    source = "Harutyunyan et al. 2016"
+    safe = False
+    needs_pi = False
+
+    def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
+        given = next(value for value in likelihoods[1:] if value is not None)
+        return likelihoods.xp.ones_like(given)
+
+
+@dataclass(frozen=True)
+class TreeBackup(Trace):
+    """c = λ π: safe for any μ, which it need not know, but cuts traces even on-policy."""
+
+    name = "tree_backup"
+    rule = "λ·π"
+    source = "Precup et al. 2000"
+    safe = True
+
+    def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
+        return likelihoods.target()
+
+
+@dataclass(frozen=True)
+class Retrace(Trace):
+    """c = λ min(1, π/μ): safe for any π and μ, and uncut on-policy."""
+
+    name = "retrace"
+    rule = "λ·min(1, π/μ)"
+    source = "Munos et al. 2016"
+    safe = True
+    needs_mu = True
+
+    def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
+        return likelihoods.clipped_ratio()
+
+
+@dataclass(frozen=True)
+class Watkins(Trace):
+    """c = λ 1{a is greedy in Q}; ties are all greedy. For a greedy π it is Retrace, and safe."""
+
+    name = "watkins"
+    rule = "λ·1{a greedy}"
+    source = "Watkins 1989"
+    safe = False
+    needs_pi = False
+    needs_q = True
+
+    def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
+        xp, q = likelihoods.xp, q[: a.shape[0]]
+        legal = xp.where(q == q, q, -np.inf)  # NaN marks an illegal action
+        best = xp.amax(legal, -1)
+        return xp.where(take_action(legal, a) == best, 1.0, xp.zeros_like(best))
+
+
+@dataclass(frozen=True)
+class SoftWatkins(Trace):
+    """c = λ Σ_b π(b|x) 1{Q(x, a) ≥ Q(x, b) − κ |Q(x, b)|}: the share of π that the action nearly matches."""
+
+    kappa: Any = 0.01
+    name = "soft_watkins"
+    rule = "λ·P_{b~π}(Q(x,a) ≥ Q(x,b) − κ|Q(x,b)|)"
+    source = "Kapturowski et al. 2023"
+    safe = False
+    needs_pi = False
+    needs_q = True
+
+    def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
+        xp, n = likelihoods.xp, a.shape[0]
+        others = xp.where(pi[:n] == 0, 0, q[:n])
+        matched = take_action(q[:n], a)[..., None] >= others - self.kappa * abs(others)
+        return xp.where(matched, pi[:n], 0).sum(-1)
+
+
+@dataclass(frozen=True)
+class ContinuousACER(Trace):
+    """c = λ min(1, ρ^{1/d}) for actions of d dimensions; above ρ where ρ < 1, so Theorem 1 does not cover it."""
+
+    num_dims: Any = 1
+    name = "continuous_acer"
+    rule = "λ·min(1, (π/μ)^(1/d))"
+    source = "Wang et al. 2017"
+    safe = False
+    needs_mu = True
+
+    def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
+        return likelihoods.clipped_ratio() ** (1.0 / self.num_dims)
+
+
+@dataclass(frozen=True)
+class QSigma(Trace):
+    """c = λ (σ π/μ + (1 − σ) π): importance sampling at σ = 1, tree backup at σ = 0."""
+
+    sigma: Any = 0.5
+    name = "q_sigma"
+    rule = "λ·(σ·π/μ + (1−σ)·π)"
+    source = "De Asis et al. 2018"
+    safe = True
+    needs_mu = True
+
+    def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
+        return self.sigma * likelihoods.ratio() + (1 - self.sigma) * likelihoods.target()
+
+
+class Reach(NamedTuple):
+    """One step of a trajectory-aware trace, seen from the step where the trajectory started."""
+
+    beta: Array
+    """β_{t−1}; 1 at the start."""
+    ratio: Array
+    """ρ_t."""
+    lambda_: Array
+    """λ_t."""
+    clipped_product: Array
+    """min(1, Π_{s=1..t} ρ_s)."""
+    lambda_product: Array
+    """Π_{s=1..t} λ_s, which is λ^t for one λ."""
+
+
+@dataclass(frozen=True)
+class TrajectoryAware(Trace):
+    """A trace whose product β_t = c_1 … c_t is not a product of one coefficient per (x, a).
+
+    What reaches back depends on where the trajectory started, so `targets` works in O(n²) for these, and there
+    is no array of c to hand to `corrections`.
+    """
+
+    markov = False
+    needs_mu = True
+
+    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
+        """β_t from what is known at step t."""
+        raise TypeError(f"{type(self).__name__} does not say how its trace goes on; define `next_beta`.")
+
+    def __call__(self, **_: Array | None) -> Array:
+        raise TypeError(
+            f"{type(self).__name__} depends on where a trajectory starts, so it has no array of c that serves "
+            "every start; use `ot.targets(…, trace=…)`, or `.betas(…)` for the trajectory that starts in row 0."
+        )
+
+    def betas(
+        self,
+        *,
+        pi_a: Array | None = None,
+        mu_a: Array | None = None,
+        log_pi_a: Array | None = None,
+        log_mu_a: Array | None = None,
+    ) -> Array:
+        """β_0 = 1, β_1, …, β_{n−1} of the trajectory that starts in row 0: (n, …).
+
+        >>> RecursiveRetrace(1.0).betas(pi_a=[0.5, 0.2, 0.9], mu_a=[0.5, 0.4, 0.3])
+        array([1. , 0.5, 1. ])
+        """
+        likelihoods = _likelihoods(pi_a, mu_a, log_pi_a, log_mu_a)
+        _check_inputs(self, likelihoods, q=None, pi=None, a=None)
+        xp, log_ratio = likelihoods.xp, likelihoods.log_ratio()
+        lambdas = lead(_as_array(self.lambda_), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
+        beta = lambda_product = xp.ones_like(log_ratio[0])
+        log_product = xp.zeros_like(log_ratio[0])
+        betas = [beta]
+        for t in range(1, log_ratio.shape[0]):
+            log_product = log_product + log_ratio[t]
+            lambda_product = lambda_product * lambdas[t]
+            clipped_product = xp.exp(xp.where(log_product < 0, log_product, 0))
+            beta = self.next_beta(xp, Reach(beta, xp.exp(log_ratio[t]), lambdas[t], clipped_product, lambda_product))
+            betas.append(beta)
+        return xp.stack(betas)
+
+
+@dataclass(frozen=True)
+class RecursiveRetrace(TrajectoryAware):
+    """β_t = λ min(1, β_{t−1} ρ_t), Eq. 9: a small ratio can be made good by a later large one."""
+
+    name = "recursive_retrace"
+    rule = "β_t = λ·min(1, β_{t−1}·ρ_t)"
+    source = "Munos et al. 2016, Eq. 9"
+    safe = True
+
+    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
+        carried = reach.beta * reach.ratio
+        return reach.lambda_ * xp.where(carried < 1, carried, 1)
+
+
+@dataclass(frozen=True)
+class TruncatedIS(TrajectoryAware):
+    """β_t = λ^t min(1, Π_{s≤t} ρ_s); may diverge."""
+
+    name = "truncated_is"
+    rule = "β_t = λ^t·min(1, Π ρ)"
+    source = "Daley et al. 2023"
+    safe = False
+
+    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
+        return reach.lambda_product * reach.clipped_product
+
+
+@dataclass(frozen=True)
+class RBIS(TrajectoryAware):
+    """β_t = min(λ^t, β_{t−1} ρ_t): the largest safe trace under λ^t, never below Retrace's."""
+
+    name = "rbis"
+    rule = "β_t = min(λ^t, β_{t−1}·ρ_t)"
+    source = "Daley et al. 2023"
+    safe = True
+
+    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
+        carried = reach.beta * reach.ratio
+        return xp.where(carried < reach.lambda_product, carried, reach.lambda_product)
+
+
+TRACES: MappingProxyType[str, type[Trace]] = MappingProxyType(
+    {
+        cls.name: cls
+        for cls in (
+            OneStep,
+            ImportanceSampling,
+            QLambda,
+            TreeBackup,
+            Retrace,
+            RecursiveRetrace,
+            TruncatedIS,
+            RBIS,
+            Watkins,
+            SoftWatkins,
+            ContinuousACER,
+            QSigma,
+        )
+    }
+)
+"""Every trace by name; tests, commands, tables and agents go through it."""
+
+
+def trace(name: str, /, **parameters: Any) -> Trace:
+    """A trace by its name.
+
+    >>> trace("retrace", lambda_=0.9)
+    Retrace(lambda_=0.9)
+    """
+    if name not in TRACES:
+        near = difflib.get_close_matches(str(name), TRACES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"`name` must be one of {', '.join(TRACES)}; got {name!r}.{hint}")
+    cls = TRACES[name]
+    unknown = set(parameters) - {field.name for field in fields(cls)}
+    if unknown:
+        known = ", ".join(field.name for field in fields(cls))
+        raise ValueError(f"`{min(unknown)}` is not a parameter of {cls.__name__}; it has {known}.")
+    return cls(**parameters)
+
+
+def _as_array(value: Any) -> Any:
+    """Lists become arrays; numbers, arrays and tensors stay what they are."""
+    return np.asarray(value) if isinstance(value, (list, tuple)) else value
+
+
+def _likelihoods(*given: Array | None) -> Likelihoods:
+    xp = namespace(*given)
+    if xp is np:
+        return Likelihoods(np, *(value if value is None else np.asarray(value) for value in given))
+    return Likelihoods(xp, *given)
+
+
+def _check_inputs(trace: Trace, likelihoods: Likelihoods, *, q: Any, pi: Any, a: Any) -> None:
+    name = type(trace).__name__
+    if likelihoods.pi_a is None and likelihoods.log_pi_a is None:
+        raise TypeError(f"{name} is called with `pi_a=` (or `log_pi_a=`); neither was given.")
+    if trace.needs_mu and likelihoods.mu_a is None and likelihoods.log_mu_a is None:
+        raise TypeError(f"{name} needs μ(a_t|x_t): give `mu_a=` (or `log_mu_a=`), as it was when a_t was drawn.")
+    if trace.needs_mu and (likelihoods.pi_a is None) != (likelihoods.mu_a is None):
+        raise TypeError(f"{name} takes `pi_a` with `mu_a`, or `log_pi_a` with `log_mu_a`, not one of each.")
+    if trace.needs_q and (q is None or pi is None or a is None):
+        raise TypeError(f"{name} has to know what is greedy: give `q=`, `pi=` and `a=` as well.")
+
+
+def _check_parameter(owner: str, name: str, value: Any) -> None:
+    """λ, σ in [0, 1], κ ≥ 0, d ≥ 1; values inside a `jit` are unknown and pass."""
+    if library(value) == "jax":
+        return
+    if library(value) == "torch":
+        value = value.detach().cpu().numpy()
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` of {owner} must be a number or an array of numbers; got {value!r}.") from None
+    low, high = {"num_dims": (1, np.inf), "kappa": (0, np.inf)}.get(name, (0, 1))
+    outside = ~((numbers >= low) & (numbers <= high) & np.isfinite(numbers))
+    if outside.any():
+        rule = f"in [{low}, {high}]" if np.isfinite(high) else f"at least {low}"
+        place = f" at {tuple(map(int, np.argwhere(outside)[0]))}" if numbers.ndim else ""
+        raise ValueError(f"`{name}` of {owner} must be {rule}; got {numbers[outside].flat[0]:g}{place}.")
+
+
+_REGISTERED: set[type] = set()
+
+
+def _register_with_jax(cls: type[Trace]) -> None:
+    """Makes a trace a pytree as soon as somebody uses JAX, without importing it for those who do not."""
+    if cls in _REGISTERED or "jax" not in sys.modules:
+        return
+    names = [field.name for field in fields(cls)]
+
+    def unflatten(_: None, leaves: Any) -> Trace:
+        value = object.__new__(cls)  # leaves may be tracers or placeholders: no checks
+        for name, leaf in zip(names, leaves, strict=True):
+            object.__setattr__(value, name, leaf)
+        return value
+
+    sys.modules["jax"].tree_util.register_pytree_node(
+        cls, lambda value: ([getattr(value, name) for name in names], None), unflatten
+    )
+    _REGISTERED.add(cls)

@@ -1,0 +1,301 @@
+"""The benchmark harness, with contenders not worth timing: no test depends on how fast anything is."""
+
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from offtrace import bench
+
+
+def benchmark(**changes: Any) -> bench.Benchmark:
+    """Doubling numbers; `min_time=0` makes a repeat one call."""
+    arguments: dict[str, Any] = {
+        "name": "doubles",
+        "question": "Who doubles fastest?",
+        "rows": (1, 2, 3),
+        "problem": lambda row: np.arange(1.0, 1.0 + row),
+        "answer": lambda x: 2 * x,
+        "contenders": {"ours": lambda x: lambda: 2 * x, "peer": lambda x: lambda: x + x},
+        "ours": ("ours",),
+        "min_time": 0.0,
+    }
+    return bench.Benchmark(**(arguments | changes))
+
+
+def missing(_: Any) -> Callable[[], object]:
+    raise ModuleNotFoundError("No module named 'peerlib'")
+
+
+def console() -> Console:
+    return Console(file=StringIO(), width=80)
+
+
+def printed(to: Console) -> str:
+    assert isinstance(to.file, StringIO)
+    return to.file.getvalue()
+
+
+@pytest.fixture
+def catalogue(monkeypatch: pytest.MonkeyPatch) -> Callable[[bench.Benchmark], None]:
+    """Puts a benchmark where `names` and `run` find it, in place of the real ones."""
+    known: dict[str, bench.Benchmark] = {}
+    monkeypatch.setattr(bench, "names", lambda: sorted(known))
+    monkeypatch.setattr(bench, "load", lambda name: known[name])
+    return lambda added: known.update({added.name: added})
+
+
+# -- measuring -----------------------------------------------------------------------------------------------
+
+
+def test_contenders_take_turns() -> None:
+    diary: list[str] = []
+    functions = {name: (lambda name=name: diary.append(name)) for name in ("a", "b", "c")}
+    bench.measure_together(functions, repeats=7, min_time=0.0)
+    warm_up, turns = diary[:6], diary[6:]
+    assert warm_up == ["a", "a", "b", "b", "c", "c"]
+    assert turns == ["a", "b", "c"] * 7
+
+
+def test_times_are_per_call_and_a_repeat_lasts_long_enough() -> None:
+    """A clock that only moves while the function runs, 3 ms a call: 20 ms take 7 calls or a few more."""
+    ticks = {"now": 0.0}
+
+    def function() -> None:
+        ticks["now"] += 0.003
+
+    timing = bench.measure_together({"f": function}, repeats=8, min_time=0.02, clock=lambda: ticks["now"])["f"]
+    assert timing.calls * 0.003 >= 0.02
+    assert timing.calls <= 10
+    assert timing.repeats == len(timing.seconds) == 8
+    np.testing.assert_allclose([timing.median, timing.low, timing.high], 0.003, rtol=1e-9)
+
+
+def test_a_compilation_in_the_first_call_is_not_counted() -> None:
+    ticks = {"now": 0.0}
+    durations = itertools.chain([60.0], itertools.repeat(0.001))
+
+    def function() -> None:
+        ticks["now"] += next(durations)
+
+    timing = bench.measure_together({"f": function}, min_time=0.02, clock=lambda: ticks["now"])["f"]
+    assert timing.calls >= 20
+    assert max(timing.seconds) < 0.0011
+
+
+def test_median_and_quartiles() -> None:
+    durations = iter([9, 9, 4, 2, 7, 1, 5, 3, 6])  # two calls of warm-up, then 1..7 in disorder
+    ticks = {"now": 0}
+
+    def function() -> None:
+        ticks["now"] += next(durations)
+
+    timing = bench.measure_together({"f": function}, repeats=7, min_time=1, clock=lambda: ticks["now"])["f"]
+    assert (timing.median, timing.low, timing.high) == (4, 2.5, 5.5)
+    assert timing.seconds == (4, 2, 7, 1, 5, 3, 6)
+
+
+def test_few_repeats_are_refused() -> None:
+    with pytest.raises(ValueError, match="`repeats` must be at least 7"):
+        bench.measure(lambda: None, repeats=6)
+
+
+# -- one row -------------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_installed_is_noted() -> None:
+    contenders = {"ours": lambda x: lambda: 2 * x, "peer": missing}
+    row = bench.measure_row(benchmark(contenders=contenders), 2)
+    assert list(row.timings) == ["ours"]
+    assert row.left_out == {"peer": "not installed: No module named 'peerlib'"}
+
+
+@pytest.mark.parametrize(
+    ("output", "complaint"),
+    [
+        (np.array([2.0, 4.001]), "off by 0.001, allowed is 0.0004"),
+        (np.array([2.0, np.nan]), "off by nan"),
+        (np.array([2.0]), r"shape is (1,), not (2,)"),
+    ],
+)
+def test_wrong_answers_are_refused(output: np.ndarray, complaint: str) -> None:
+    wrong = {"ours": lambda x: lambda: 2 * x, "peer": lambda x: lambda: output}
+    row = bench.measure_row(benchmark(contenders=wrong), 2)
+    assert "peer" not in row.timings
+    assert complaint in row.left_out["peer"]
+
+
+def test_a_wrong_answer_of_ours_stops_the_run() -> None:
+    wrong = {"ours": lambda x: lambda: 3 * x, "peer": lambda x: lambda: 2 * x}
+    with pytest.raises(ArithmeticError, match="wrong answer"):
+        bench.measure_row(benchmark(contenders=wrong), 2)
+
+
+def test_a_missing_part_of_ours_is_no_missing_library() -> None:
+    def broken(_: Any) -> Callable[[], object]:
+        raise ModuleNotFoundError("No module named 'offtrace.returns.torch'", name="offtrace.returns.torch")
+
+    with pytest.raises(ModuleNotFoundError):
+        bench.measure_row(benchmark(contenders={"ours": broken}), 2)
+
+
+def test_a_failing_peer_is_noted_and_one_may_step_aside() -> None:
+    def fails(_: Any) -> Callable[[], object]:
+        raise RuntimeError("no compiler\nlong trace")
+
+    def steps_aside(_: Any) -> Callable[[], object]:
+        raise bench.LeftOut("too long")
+
+    contenders = {"ours": lambda x: lambda: 2 * x, "a": fails, "b": steps_aside}
+    row = bench.measure_row(benchmark(contenders=contenders), 2)
+    assert row.left_out == {"a": "RuntimeError: no compiler", "b": "too long"}
+
+
+def test_slow_contenders_stay_out_of_a_quick_run() -> None:
+    assert "peer" in bench.measure_row(benchmark(slow=("peer",)), 2).timings
+    row = bench.measure_row(benchmark(slow=("peer",)), 2, quick=True)
+    assert row.left_out == {"peer": "not in a quick run"}
+    assert row.timings["ours"].repeats == bench.MIN_REPEATS
+
+
+def test_ratios_floors_and_columns_follow_from_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"ours": 2.0, "peer": 8.0, "floor": 1.0, "other floor": 1.5}
+
+    def fake(functions: dict[str, Callable], **_: Any) -> dict[str, bench.Timing]:
+        return {name: bench.Timing(times[name], 0, 0, 7, 1, (times[name],) * 7) for name in functions}
+
+    monkeypatch.setattr(bench, "measure_together", fake)
+    floors = {"floor": lambda x: lambda: None, "other floor": lambda x: lambda: None}
+    row = bench.measure_row(benchmark(floors=floors, columns={"numbers/s": lambda row, s: row / s}), 4)
+    assert row.ratios == {"ours": {"ours": 1.0, "peer": 4.0}}
+    assert row.columns == {
+        "of floor": {"ours": 0.5, "peer": 0.125},
+        "numbers/s": {"ours": 2.0, "peer": 0.5},
+    }
+    assert set(row.timings) == set(times)
+
+
+def test_a_crowded_machine_is_noted() -> None:
+    asked = benchmark()
+    quiet = replace(bench.measure_row(asked, 1), others=0.05)
+    rows = (quiet, replace(quiet, row="2", others=0.8), replace(quiet, row="3", others=None))
+    (note,) = bench.notes(bench.Result(asked, False, "", {}, rows, True))
+    assert note == "Other processes were busy: measure again when they are idle, at 2"
+
+
+def test_names_in_ours_and_slow_must_be_contenders() -> None:
+    with pytest.raises(ValueError, match=r"`ours` and `slow` must name contenders.*'nobody'"):
+        benchmark(slow=("nobody",))
+
+
+# -- a run ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_table_and_every_number(catalogue: Callable, tmp_path: Path) -> None:
+    catalogue(benchmark(contenders={"ours": lambda x: lambda: 2 * x, "[peer]": missing}))
+    to = console()
+    (result,) = bench.run(["doubles"], output=tmp_path, console=to)
+    stored = json.loads((tmp_path / "doubles.json").read_text(encoding="utf-8"))
+    assert stored == json.loads(json.dumps(result.as_dict()))
+    assert (stored["name"], stored["ours"], stored["complete"], stored["quick"]) == (
+        "doubles",
+        ["ours"],
+        True,
+        False,
+    )
+    assert stored["machine"]["cores"] >= 1
+    assert stored["machine"]["libraries"]["numpy"] == np.__version__
+    assert [row["row"] for row in stored["rows"]] == ["1", "2", "3"]
+    timing = stored["rows"][0]["timings"]["ours"]
+    assert len(timing["seconds"]) == timing["repeats"] == 9
+    assert timing["low"] <= timing["median"] <= timing["high"]
+    assert "Who doubles fastest?" in printed(to)
+    assert "Left out: [peer] (not installed: No module named 'peerlib')" in printed(to)
+    assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_a_quick_run_does_not_replace_a_full_one(catalogue: Callable, tmp_path: Path) -> None:
+    catalogue(benchmark(quick_rows=2))
+    bench.run(output=tmp_path, console=console())
+    bench.run(quick=True, output=tmp_path, console=console())
+    rows = {path.name: len(json.loads(path.read_text())["rows"]) for path in tmp_path.iterdir()}
+    assert rows == {"doubles.json": 3, "doubles-quick.json": 2}
+
+
+def test_an_interrupted_run_keeps_its_rows(catalogue: Callable, tmp_path: Path) -> None:
+    def interrupted_at_three(x: np.ndarray) -> Callable[[], object]:
+        if len(x) == 3:
+            raise KeyboardInterrupt
+        return lambda: 2 * x
+
+    catalogue(benchmark(contenders={"ours": lambda x: lambda: 2 * x, "peer": interrupted_at_three}))
+    to = console()
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(output=tmp_path, console=to)
+    stored = json.loads((tmp_path / "doubles.json").read_text(encoding="utf-8"))
+    assert [row["row"] for row in stored["rows"]] == ["1", "2"]
+    assert stored["complete"] is False
+    assert "(interrupted)" in printed(to)
+
+
+def test_without_an_output_folder_nothing_is_written(
+    catalogue: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue(benchmark())
+    monkeypatch.chdir(tmp_path)
+    bench.run(output=None, console=console())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_fits_80_columns_without_cutting_words() -> None:
+    ours = ("offtrace", "offtrace, torch", "offtrace, jax.jit")
+    contenders = dict.fromkeys((*ours, "offtrace, door checks"), lambda x: lambda: 2 * x)
+    floors = {"read, all threads": lambda x: lambda: None}
+    asked = benchmark(contenders=contenders, ours=ours, floors=floors)
+    row = bench.measure_row(asked, 1)
+    to = console()
+    to.print(bench.table(bench.Result(asked, False, "", {}, (row,), True)))
+    assert "…" not in printed(to)
+    assert "  offtrace, door checks " in printed(to)
+
+
+# -- the benchmarks there are --------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no benchmark is called `speed`; there are: .*return_operator"):
+        bench.run(["return_operator", "speed"], output=None, console=console())
+
+
+def test_file_and_name_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.py").write_text("import types\nBENCHMARK = types.SimpleNamespace(name='two')\n")
+    monkeypatch.setattr(bench, "folder", lambda: tmp_path)
+    with pytest.raises(ValueError, match="defines the benchmark `two`"):
+        bench.load("one")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # rlax asks JAX for names it has deprecated
+@pytest.mark.parametrize("name", bench.names())
+def test_everybody_is_right_at_the_smallest_size(name: str) -> None:
+    """Nobody but what is not installed, or too slow to compile here, is missing from the first row."""
+    asked = replace(bench.load(name), min_time=0.0, floors={})
+    row = bench.measure_row(asked, asked.rows[0], quick=True)
+    absent = ("not installed", "not in a quick run")
+    assert {name: reason for name, reason in row.left_out.items() if not reason.startswith(absent)} == {}
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    heavy = [name for name in ("jax", "torch", "numba", "rlax") if importlib.util.find_spec(name)]
+    code = f"import sys, offtrace.bench; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
