@@ -26,6 +26,8 @@ def library(*values: Any) -> str:
     """
     found = "numpy"
     for value in values:
+        if value is None:
+            continue
         kind = _LIBRARY_OF_TYPE.get(type(value)) or _remember(type(value))
         if kind != "numpy" and kind != found:
             if found != "numpy":

@@ -105,7 +105,7 @@ class Trace:
         likelihoods = _likelihoods(pi_a, mu_a, log_pi_a, log_mu_a)
         _check_inputs(self, likelihoods, q=q, pi=pi, a=a)
         factor = self.factor(likelihoods, q=q, pi=pi, a=a)
-        return lead(_as_array(self.lambda_), np.ndim(factor)) * factor
+        return lead(_as_array(likelihoods.xp, self.lambda_, factor), np.ndim(factor)) * factor
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ class TrajectoryAware(Trace):
         likelihoods = _likelihoods(pi_a, mu_a, log_pi_a, log_mu_a)
         _check_inputs(self, likelihoods, q=None, pi=None, a=None)
         xp, log_ratio = likelihoods.xp, likelihoods.log_ratio()
-        lambdas = lead(_as_array(self.lambda_), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
+        lambdas = lead(_as_array(xp, self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
         beta = lambda_product = xp.ones_like(log_ratio[0])
         log_product = xp.zeros_like(log_ratio[0])
         betas = [beta]
@@ -393,9 +393,12 @@ def trace(name: str, /, **parameters: Any) -> Trace:
     return cls(**parameters)
 
 
-def _as_array(value: Any) -> Any:
-    """Lists become arrays; numbers, arrays and tensors stay what they are."""
-    return np.asarray(value) if isinstance(value, (list, tuple)) else value
+def _as_array(xp: ModuleType, value: Any, like: Array) -> Any:
+    """Lists and NumPy arrays become what the other arrays are; numbers stay numbers."""
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return value
+    value = np.asarray(value)
+    return xp.asarray(value, dtype=like.dtype, device=like.device) if xp is not np else value
 
 
 def _likelihoods(*given: Array | None) -> Likelihoods:

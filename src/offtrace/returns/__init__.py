@@ -76,7 +76,7 @@ def targets(
     array([1.75, 1.5 ])
     """
     window = Window(r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask)
-    backend = _backend(library(*window))
+    backend = _backend(library(*window, *getattr(trace, "__dict__", {}).values()))
     return backend.targets(window, trace, validate=validate, stop_gradient=stop_gradient)
 
 

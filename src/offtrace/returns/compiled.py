@@ -82,8 +82,10 @@ def _finite(values):
 
 @jit()
 def _expect_carefully(q, pi, t, first, value):
-    """E_π Q without reading Q where π is 0."""
+    """Where E_π Q came out strange: once more, without reading Q where π is 0."""
     for j in range(value.size):
+        if value[j] - value[j] == 0:
+            continue
         total = q.dtype.type(0)
         for i in range(q.shape[2]):
             if pi[t, first + j, i] != 0:

@@ -46,8 +46,8 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
         if ours and not validate:
             out = _targets(window, trace)
         else:
-            c = step_array("c", coefficients(window, trace), window)
-            if validate:
+            c = step_array("c", (_coefficients if ours else coefficients)(window, trace), window)
+            if validate and known(c):
                 checks.check_coefficients(window, trace, c, tol=tol)
             out = _targets_given(window, c)
     return lax.stop_gradient(out) if stop_gradient else out
@@ -61,6 +61,9 @@ def corrections(given: Window, c: Array, *, validate: bool) -> Array:
     if validate and known(c, *window):
         checks.check_steps(window, c)
     return _corrections(window, c)
+
+
+_coefficients = jax.jit(coefficients)
 
 
 @jax.jit

@@ -212,6 +212,9 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
     if validate:
         checks.check(window, trace, tol=tol)
     n, steps = window.r.shape[0], window.r.shape
+    if window.mask is not None:  # such rows may hold anything
+        kept = {name: np.where(window.mask, getattr(window, name), 0) for name in ("r", "discount")}
+        window = window._replace(**kept)
     ends = window.discount == 0
     expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
     one_step = window.r + np.where(ends, 0, window.discount) * np.where(ends, 0, expected)

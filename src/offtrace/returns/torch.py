@@ -173,8 +173,8 @@ def _readable(name: str, value: Any) -> Tensor:
 
 
 def _needs_gradient(window: Window, trace: Any) -> bool:
-    fields = getattr(trace, "__dataclass_fields__", ())
-    return any(isinstance(v, Tensor) and v.requires_grad for v in (*window, *(getattr(trace, f) for f in fields)))
+    given = (*window, *getattr(trace, "__dict__", {}).values())
+    return any(isinstance(value, Tensor) and value.requires_grad for value in given)
 
 
 def _on_cpu(window: Window) -> bool:
