@@ -6,7 +6,7 @@
 Importing it loads NumPy and nothing heavier.
 """
 
-from offtrace import returns, scores, traces
+from offtrace import arrays, returns, scores, traces
 from offtrace.returns import (
     c_trace_targets,
     corrections,
@@ -55,6 +55,7 @@ __all__ = [
     "UnsafeTraceWarning",
     "Watkins",
     "__version__",
+    "arrays",
     "c_trace_targets",
     "corrections",
     "n_step_targets",

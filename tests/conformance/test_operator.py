@@ -162,7 +162,7 @@ def test_users_own_trajectory_aware_trace(backend: str) -> None:
     class Mine(ot.TrajectoryAware):
         name = "mine"
 
-        def next_beta(self, xp, reach):  # noqa: ANN001, ANN202
+        def next_beta(self, xp, reach):
             return ot.RBIS.next_beta(self, xp, reach)
 
     arguments = window("next-step", "float32")

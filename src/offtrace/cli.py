@@ -1,0 +1,96 @@
+"""The command line: parse, call, print. One verb per thing a person wants to do.
+
+Exit codes: 0 done, 2 your input is wrong, 3 something broke while running, 130 interrupted.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+import offtrace as ot
+
+
+def reproduce(output: Path = Path("reproduction"), json: bool = False) -> None:
+    """What exists of the paper, recomputed on this machine.
+
+    Today: the traces on a worked example, and the published tables rescored, with their figures.
+    Example: offtrace reproduce --output reproduction
+
+    Args:
+        output: folder for figures, tables and numbers; made if it is not there.
+        json: print the numbers as JSON, for a program to read.
+    """
+    from offtrace import reproduce as room
+
+    numbers = room.run(output, Console(stderr=json))
+    if json:
+        _print_json(numbers)
+
+
+def bench(
+    names: tyro.conf.Positional[tuple[str, ...]] = (),
+    quick: bool = False,
+    output: Path = Path("bench-results"),
+    list: Annotated[bool, tyro.conf.arg(name="list")] = False,
+    json: bool = False,
+) -> None:
+    """This machine's speed, beside the peers that are installed.
+
+    Medians of interleaved repeats; ratios are the result.
+    Example: offtrace bench return_operator --quick
+
+    Args:
+        names: which benchmarks; all of them if none is named.
+        quick: the small sizes only, in seconds.
+        output: folder for one JSON file per benchmark.
+        list: print the names and stop.
+        json: print the results as JSON, for a program to read.
+    """
+    from offtrace import bench as room
+
+    if list:
+        for name in room.names():
+            print(f"{name:20} {room.load(name).question}")
+        return
+    results = room.run(names, quick=quick, output=output, console=Console(stderr=json))
+    if json:
+        _print_json([result.as_dict() for result in results])
+
+
+VERBS: dict[str, Callable[..., None]] = {"reproduce": reproduce, "bench": bench}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one verb and leaves with its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments in (["--version"], ["-V"]):
+        print(f"offtrace {ot.__version__}")
+        return
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            VERBS,
+            prog="offtrace",
+            description="Multi-step off-policy reinforcement learning, after Munos et al. (2016).",
+            args=arguments or ["--help"],
+        )
+    except KeyboardInterrupt:
+        print("offtrace: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, FileExistsError, NotADirectoryError, PermissionError) as error:
+        print(f"offtrace: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(3)
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,82 @@
+"""The commands as a person types them: what they print, what they write, how they end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
+
+
+def offtrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from offtrace.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=cwd, env=EIGHTY, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_reproduce_prints_and_writes(tmp_path: Path) -> None:
+    done = offtrace("reproduce", "--output", "näch ste", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert all(text in done.stdout for text in ("0.8759", "0.8698", "retrace", "recursive_retrace"))
+    written = {path.name for path in (tmp_path / "näch ste").iterdir()}
+    assert {"figure_1.png", "figure_1.svg", "figure_1.pdf", "figure_2.png", "numbers.json"} <= written
+    numbers = json.loads((tmp_path / "näch ste" / "numbers.json").read_text())
+    assert numbers["published_tables"]["retrace"]["times_best"] == 30
+    assert numbers["worked_example"]["difference"] < 1e-12
+
+
+def test_worked_example_by_hand() -> None:
+    """β of the example from its ratios ½, 4, ½, on paper; Watkins stops at the action that is not greedy."""
+    from offtrace.reproduce import worked_example
+
+    reach = {name: row["reach"][1:] for name, row in worked_example()["traces"].items()}
+    assert reach["importance_sampling"] == pytest.approx([0.5, 2.0, 1.0])
+    assert reach["retrace"] == pytest.approx([0.5, 0.5, 0.25])
+    assert reach["tree_backup"] == pytest.approx([0.3, 0.24, 0.108])
+    assert reach["recursive_retrace"] == pytest.approx([0.5, 1.0, 0.5])
+    assert reach["truncated_is"] == pytest.approx([0.5, 1.0, 1.0])
+    assert reach["watkins"] == pytest.approx([1.0, 1.0, 0.0])
+    assert reach["soft_watkins"] == pytest.approx([1.0, 1.0, 0.45])
+
+
+def test_json_is_for_programs(tmp_path: Path) -> None:
+    done = offtrace("reproduce", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["published_tables"]["dqn"]["times_best"] == 12
+
+
+def test_bench_lists_and_refuses(tmp_path: Path) -> None:
+    listed = offtrace("bench", "--list", cwd=tmp_path)
+    assert listed.returncode == 0
+    assert "return_operator" in listed.stdout
+    refused = offtrace("bench", "no_such_thing", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "return_operator" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["bench", "--help"], ["reproduce", "--help"]])
+def test_help(arguments: list[str], tmp_path: Path) -> None:
+    done = offtrace(*arguments, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "offtrace" in done.stdout
+    if arguments[-1:] == ["--help"] and len(arguments) == 2:
+        assert "Example:" in done.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    import offtrace as ot
+
+    assert offtrace("--version", cwd=tmp_path).stdout.strip() == f"offtrace {ot.__version__}"
+
+
+def test_output_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("here first")
+    done = offtrace("reproduce", "--output", "taken", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "taken" in done.stderr
+    assert (tmp_path / "taken").read_text() == "here first"

@@ -1,0 +1,111 @@
+"""What holds the parts together: who imports whom, what `import offtrace` costs, what may never be in `src/`."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import offtrace
+
+SOURCE = Path(offtrace.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+MAY_IMPORT = {
+    "arrays": set(),
+    "traces": {"arrays"},
+    "scores": set(),
+    "returns": {"arrays", "traces"},
+    "report": {"scores"},
+    "bench": set(),
+    "reproduce": {"returns", "scores", "report"},
+    "cli": {"reproduce", "bench"},
+}
+"""Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""
+
+FRONT = {"reproduce", "cli"}
+
+
+def room(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "offtrace":
+            inner = node.module.split(".")[1:]
+            found |= {inner[0]} if inner else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+            found |= {name[1] if len(name) > 1 else "offtrace" for name in names if name[0] == "offtrace"}
+        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path.name}: relative import"
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_down_only(path: Path) -> None:
+    name = room(path)
+    if name == "__init__":
+        return
+    assert name in MAY_IMPORT, f"{name} is a new room: say in MAY_IMPORT what it may import"
+    allowed = MAY_IMPORT[name] | {name} | ({"offtrace"} if name in FRONT else set())
+    assert imported_rooms(path) <= allowed
+
+
+def test_the_import_check_can_fail(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("from offtrace.cli import main\nimport offtrace.bench\nfrom offtrace import report\n")
+    assert imported_rooms(bad) == {"cli", "bench", "report"}
+
+
+HEAVY = ("jax", "torch", "numba", "scipy", "gymnasium", "altair", "rich", "tyro", "rlax", "pandas")
+
+
+def test_import_loads_numpy_and_nothing_heavier() -> None:
+    """And stays under 0.2 s beyond what NumPy takes: the best of five, since a busy machine can only add."""
+    code = (
+        "import sys, time, numpy; start = time.perf_counter(); import offtrace; "
+        "print(time.perf_counter() - start); print(*sys.modules)"
+    )
+    seconds = []
+    for _ in range(5):
+        output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        duration, modules = output.split("\n", 1)
+        seconds.append(float(duration))
+        loaded = {name.split(".")[0] for name in modules.split()}
+        assert not loaded & set(HEAVY)
+    assert min(seconds) < 0.2
+
+
+FORBIDDEN_CALLS = {"eval", "exec", "__import__"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_nothing_unsafe(path: Path) -> None:
+    """No pickles, no eval, no shell (fault matrix, row 37)."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in FORBIDDEN_CALLS
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            assert not {name.split(".")[0] for name in names} & FORBIDDEN_MODULES
+        if isinstance(node, ast.keyword):
+            unsafe = node.arg in ("shell", "allow_pickle") and getattr(node.value, "value", None) is True
+            assert not unsafe
+
+
+def test_public_names_exist_and_are_documented() -> None:
+    for name in offtrace.__all__:
+        assert hasattr(offtrace, name)
+        if not name.startswith("__") and name != "TRACES":
+            assert getattr(offtrace, name).__doc__
+
+
+def test_version_is_the_package_metadata() -> None:
+    from importlib.metadata import version
+
+    assert offtrace.__version__ == version("offtrace")
