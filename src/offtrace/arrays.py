@@ -3,6 +3,8 @@
 Nothing is imported for it. A value can only be a JAX array if somebody has imported JAX already.
 """
 
+import functools
+import operator
 import sys
 from types import ModuleType
 from typing import Any
@@ -77,6 +79,10 @@ def expectation(q: Array, pi: Array) -> Array:
     np.float64(1.0)
     """
     xp = namespace(q, pi)
+    if xp.__name__ == "jax.numpy" and q.shape[-1] <= 32:
+        # XLA's reduction over a short last axis is up to seven times slower than this on a CPU
+        terms = [pi[..., i] * xp.where(pi[..., i] == 0, 0, q[..., i]) for i in range(q.shape[-1])]
+        return functools.reduce(operator.add, terms)
     return (pi * xp.where(pi == 0, 0, q)).sum(-1)
 
 

@@ -7,6 +7,8 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from offtrace.arrays import Array, library
 from offtrace.returns.window import Window
 
@@ -76,6 +78,10 @@ def targets(
     array([1.75, 1.5 ])
     """
     window = Window(r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask)
+    if type(r) is np.ndarray:
+        out = _backend("numpy").plain(window, trace, validate)
+        if out is not None:
+            return out
     backend = _backend(library(*window, *getattr(trace, "__dict__", {}).values()))
     return backend.targets(window, trace, validate=validate, stop_gradient=stop_gradient)
 

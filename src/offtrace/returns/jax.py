@@ -153,7 +153,7 @@ def _step_by_step(m: Array, b: Array) -> Array:
         now = row[1] + _product(row[0], later)
         return now, now
 
-    return lax.scan(step, jnp.zeros_like(b[0]), (m, b), reverse=True, unroll=4)[1]
+    return lax.scan(step, jnp.zeros_like(b[0]), (m, b), reverse=True)[1]
 
 
 def _as_tree(m: Array, b: Array) -> Array:

@@ -27,7 +27,7 @@ NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
 """Stands for an argument that a kernel does not get; None would make it compile once more for each."""
 
 
-def _plain(given: Window, trace: Any, validate: bool) -> np.ndarray | None:
+def plain(given: Window, trace: Any, validate: bool) -> np.ndarray | None:
     """The common case without ceremony, for agents that call this with a few short windows at a time.
 
     Arrays that are ready as they are, one batch axis, a trace of Table 1 with one λ. None for anything else,
@@ -81,9 +81,6 @@ def _run(arguments: tuple, *, batch: int, num_bytes: int, limit: float) -> int:
 
 def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool = True) -> np.ndarray:
     """Q(x_t, a_t) + Δ_t for every row of a window; there is no gradient to stop."""
-    out = _plain(given, trace, validate)
-    if out is not None:
-        return out
     window, tol = ready(given)
     require(window, trace)
     n, _, _ = shape(window)

@@ -26,7 +26,8 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
     if stop_gradient or not torch.is_grad_enabled() or not _needs_gradient(given, trace):
         if _on_cpu(given) and not _is_own_torch_code(trace):
             shared = Window(*(_array(value) if isinstance(value, Tensor) else value for value in given))
-            return torch.from_numpy(on_cpu.targets(shared, trace, validate=validate))
+            out = on_cpu.plain(shared, trace, validate)
+            return torch.from_numpy(on_cpu.targets(shared, trace, validate=validate) if out is None else out)
         with torch.no_grad():
             return _targets(given, trace, validate=validate)
     return _targets(given, trace, validate=validate)

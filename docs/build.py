@@ -1,0 +1,53 @@
+"""Turns the Markdown of this project into pages in `site/`: one file each, no network, light and dark."""
+
+import re
+import shutil
+from pathlib import Path
+
+import markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {
+    "index": "README.md",
+    "returns": "docs/returns.md",
+    "deviations": "docs/deviations.md",
+    "changelog": "CHANGELOG.md",
+}
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 52rem; margin: 0 auto; padding: 1rem 1rem 4rem; }
+nav { border-bottom: 1px solid var(--line); padding: .5rem 0; margin-bottom: 1rem; }
+nav a { margin-right: 1rem; }
+pre, code { font: 14px/1.45 ui-monospace, monospace; background: var(--soft); border-radius: 4px; }
+pre { padding: .8rem; overflow-x: auto; } code { padding: 0 .2em; } pre code { background: none; padding: 0; }
+table { border-collapse: collapse; display: block; overflow-x: auto; }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
+img { max-width: 100%; background: white; }
+@media print { nav { display: none; } }
+"""
+
+
+def build(site: Path) -> list[Path]:
+    """Writes every page and the pictures; gives back the pages."""
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.copytree(ROOT / "docs" / "images", site / "images")
+    menu = "".join(f'<a href="{name}.html">{name}</a>' for name in PAGES)
+    written = []
+    for name, source in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/images/", "](images/")
+        text = re.sub(r"\]\((?:docs/)?(\w+)\.md\)", r"](\1.html)", text)
+        body = markdown.markdown(text, extensions=["tables", "fenced_code", "toc"])
+        page = site / f"{name}.html"
+        page.write_text(
+            '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            f"<title>offtrace: {name}</title><style>{STYLE}</style><nav>{menu}</nav><main>{body}</main></html>\n",
+            encoding="utf-8",
+        )
+        written.append(page)
+    return written
+
+
+if __name__ == "__main__":
+    for page in build(ROOT / "site"):
+        print(page.relative_to(ROOT))
