@@ -6,7 +6,7 @@
 Importing it loads NumPy and nothing heavier.
 """
 
-from offtrace import arrays, returns, scores, traces
+from offtrace import arrays, doctor, returns, scores, traces
 from offtrace.returns import (
     c_trace_targets,
     corrections,
@@ -58,6 +58,7 @@ __all__ = [
     "arrays",
     "c_trace_targets",
     "corrections",
+    "doctor",
     "n_step_targets",
     "peng_targets",
     "returns",

@@ -14,6 +14,7 @@ import tyro
 from rich.console import Console
 
 import offtrace as ot
+from offtrace.doctor.command import doctor
 
 
 def reproduce(output: Path = Path("reproduction"), json: bool = False) -> None:
@@ -63,7 +64,7 @@ def bench(
         _print_json([result.as_dict() for result in results])
 
 
-VERBS: dict[str, Callable[..., None]] = {"reproduce": reproduce, "bench": bench}
+VERBS: dict[str, Callable[..., None]] = {"reproduce": reproduce, "doctor": doctor, "bench": bench}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -16,43 +16,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from offtrace.arrays import Array, lead, library, namespace, take_action
-
-
-class Likelihoods(NamedTuple):
-    """π(a_t|x_t) and μ(a_t|x_t), given as probabilities or as logarithms, and the ratios made of them."""
-
-    xp: ModuleType
-    pi_a: Array
-    mu_a: Array
-    log_pi_a: Array
-    log_mu_a: Array
-
-    def target(self) -> Array:
-        """π(a_t|x_t)."""
-        return self.xp.exp(self.log_pi_a) if self.pi_a is None else self.pi_a
-
-    def log_ratio(self) -> Array:
-        """log ρ_t; −inf where π(a_t|x_t) = 0."""
-        if self.log_pi_a is not None and self.log_mu_a is not None:
-            return self.log_pi_a - self.log_mu_a
-        positive = self.pi_a > 0
-        logs = self.xp.log(self.xp.where(positive, self.pi_a, 1)) - self.xp.log(self.mu_a)
-        return self.xp.where(positive, logs, -np.inf)
-
-    def ratio(self) -> Array:
-        """ρ_t = π(a_t|x_t) / μ(a_t|x_t)."""
-        if self.pi_a is not None and self.mu_a is not None:
-            return self.pi_a / self.mu_a
-        return self.xp.exp(self.log_ratio())
-
-    def clipped_ratio(self) -> Array:
-        """min(1, ρ_t), which no μ, however small, can make overflow."""
-        if self.pi_a is not None and self.mu_a is not None:
-            below = self.pi_a < self.mu_a
-            return self.xp.where(below, self.pi_a / self.xp.where(below, self.mu_a, 1), 1)
-        log_ratio = self.log_ratio()
-        return self.xp.exp(self.xp.where(log_ratio < 0, log_ratio, 0))
+from offtrace.arrays import Array, known, lead, library, namespace, product, take_action
+from offtrace.likelihoods import Likelihoods, check, tolerance
+from offtrace.likelihoods import likelihoods as likelihoods_of
+from offtrace.refusals import refuse
 
 
 @dataclass(frozen=True)
@@ -80,6 +47,8 @@ class Trace:
     def __post_init__(self) -> None:
         _register_with_jax(type(self))
         for field in fields(self):
+            if isinstance(getattr(self, field.name), (list, tuple)):
+                object.__setattr__(self, field.name, _as_array(getattr(self, field.name)))
             _check_parameter(type(self).__name__, field.name, getattr(self, field.name))
 
     def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
@@ -102,10 +71,21 @@ class Trace:
         >>> Retrace(0.5)(pi_a=[0.9, 0.1], mu_a=[0.3, 0.2])
         array([0.5 , 0.25])
         """
-        likelihoods = _likelihoods(pi_a, mu_a, log_pi_a, log_mu_a)
+        likelihoods = likelihoods_of(pi_a, mu_a, log_pi_a, log_mu_a)
+        q, pi, a = (np.asarray(value) if isinstance(value, (list, tuple)) else value for value in (q, pi, a))
         _check_inputs(self, likelihoods, q=q, pi=pi, a=a)
+        check(likelihoods, needs_mu=self.needs_mu, tol=tolerance(*likelihoods))
+        c = self.coefficients(likelihoods, q=q, pi=pi, a=a)
+        if known(c):
+            remedy = "Use a trace that clips the ratio, such as `ot.Retrace`."
+            refuse(~likelihoods.xp.isfinite(c), "mu_a", "must not make π/μ overflow", c, remedy, what="c is")
+        return c
+
+    def coefficients(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
+        """c = λ · factor, unchecked."""
         factor = self.factor(likelihoods, q=q, pi=pi, a=a)
-        return lead(_as_array(likelihoods.xp, self.lambda_, factor), np.ndim(factor)) * factor
+        check_lambda_shape(self, tuple(factor.shape))
+        return lead(_like(self.lambda_, factor), np.ndim(factor)) * factor
 
 
 @dataclass(frozen=True)
@@ -213,7 +193,8 @@ class SoftWatkins(Trace):
     def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
         xp, n = likelihoods.xp, a.shape[0]
         others = xp.where(pi[:n] == 0, 0, q[:n])
-        matched = take_action(q[:n], a)[..., None] >= others - self.kappa * abs(others)
+        with np.errstate(invalid="ignore"):  # inf − inf, in rows that are not read
+            matched = take_action(q[:n], a)[..., None] >= others - self.kappa * abs(others)
         return xp.where(matched, pi[:n], 0).sum(-1)
 
 
@@ -254,12 +235,23 @@ class Reach(NamedTuple):
     """β_{t−1}; 1 at the start."""
     ratio: Array
     """ρ_t."""
+    carried: Array
+    """β_{t−1} ρ_t, and 0 where β_{t−1} is."""
     lambda_: Array
     """λ_t."""
     clipped_product: Array
     """min(1, Π_{s=1..t} ρ_s)."""
     lambda_product: Array
     """Π_{s=1..t} λ_s, which is λ^t for one λ."""
+
+    @staticmethod
+    def at(
+        xp: ModuleType, beta: Array, log_ratio: Array, lambda_: Array, clipped_product: Array, lambda_product: Array
+    ) -> "Reach":
+        """From log ρ_t; a ratio may overflow to infinity, a trace that was cut stays cut."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratio = xp.exp(log_ratio)
+            return Reach(beta, ratio, product(beta, ratio), lambda_, clipped_product, lambda_product)
 
 
 @dataclass(frozen=True)
@@ -296,10 +288,14 @@ class TrajectoryAware(Trace):
         >>> RecursiveRetrace(1.0).betas(pi_a=[0.5, 0.2, 0.9], mu_a=[0.5, 0.4, 0.3])
         array([1. , 0.5, 1. ])
         """
-        likelihoods = _likelihoods(pi_a, mu_a, log_pi_a, log_mu_a)
+        likelihoods = likelihoods_of(pi_a, mu_a, log_pi_a, log_mu_a)
         _check_inputs(self, likelihoods, q=None, pi=None, a=None)
+        check(likelihoods, needs_mu=True, tol=tolerance(*likelihoods))
         xp, log_ratio = likelihoods.xp, likelihoods.log_ratio()
-        lambdas = lead(_as_array(xp, self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
+        check_lambda_shape(self, tuple(log_ratio.shape))
+        if log_ratio.shape[0] == 0:
+            return xp.zeros_like(log_ratio)
+        lambdas = lead(_like(self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
         beta = lambda_product = xp.ones_like(log_ratio[0])
         log_product = xp.zeros_like(log_ratio[0])
         betas = [beta]
@@ -307,7 +303,8 @@ class TrajectoryAware(Trace):
             log_product = log_product + log_ratio[t]
             lambda_product = lambda_product * lambdas[t]
             clipped_product = xp.exp(xp.where(log_product < 0, log_product, 0))
-            beta = self.next_beta(xp, Reach(beta, xp.exp(log_ratio[t]), lambdas[t], clipped_product, lambda_product))
+            reach = Reach.at(xp, beta, log_ratio[t], lambdas[t], clipped_product, lambda_product)
+            beta = self.next_beta(xp, reach)
             betas.append(beta)
         return xp.stack(betas)
 
@@ -322,8 +319,7 @@ class RecursiveRetrace(TrajectoryAware):
     safe = True
 
     def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        carried = reach.beta * reach.ratio
-        return reach.lambda_ * xp.where(carried < 1, carried, 1)
+        return reach.lambda_ * xp.where(reach.carried < 1, reach.carried, 1)
 
 
 @dataclass(frozen=True)
@@ -349,8 +345,7 @@ class RBIS(TrajectoryAware):
     safe = True
 
     def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        carried = reach.beta * reach.ratio
-        return xp.where(carried < reach.lambda_product, carried, reach.lambda_product)
+        return xp.where(reach.carried < reach.lambda_product, reach.carried, reach.lambda_product)
 
 
 TRACES: MappingProxyType[str, type[Trace]] = MappingProxyType(
@@ -393,19 +388,27 @@ def trace(name: str, /, **parameters: Any) -> Trace:
     return cls(**parameters)
 
 
-def _as_array(xp: ModuleType, value: Any, like: Array) -> Any:
-    """Lists and NumPy arrays become what the other arrays are; numbers stay numbers."""
-    if not isinstance(value, (list, tuple, np.ndarray)):
+def check_lambda_shape(trace: Trace, steps: tuple[int, ...]) -> None:
+    """λ is one number, one per step, or one per step and batch element; nothing else broadcasts."""
+    got = tuple(np.shape(getattr(trace, "lambda_", 0.0)))
+    if got and got != steps and got != steps[:1]:
+        allowed = f"({steps[0]},) or {steps}" if len(steps) > 1 else f"{steps}"
+        raise ValueError(f"`lambda_` must be a number, or have one for each step, {allowed}; got shape {got}.")
+
+
+def _as_array(numbers: Any) -> Any:
+    """A list as an array; what is none stays what it is, and is refused with a better text."""
+    try:
+        return np.asarray(numbers)
+    except ValueError:
+        return numbers
+
+
+def _like(value: Any, other: Array) -> Any:
+    """A NumPy array in the library of the others; numbers stay numbers."""
+    if not isinstance(value, np.ndarray) or library(other) == "numpy":
         return value
-    value = np.asarray(value)
-    return xp.asarray(value, dtype=like.dtype, device=like.device) if xp is not np else value
-
-
-def _likelihoods(*given: Array | None) -> Likelihoods:
-    xp = namespace(*given)
-    if xp is np:
-        return Likelihoods(np, *(value if value is None else np.asarray(value) for value in given))
-    return Likelihoods(xp, *given)
+    return namespace(other).asarray(value, dtype=other.dtype, device=other.device)
 
 
 def _check_inputs(trace: Trace, likelihoods: Likelihoods, *, q: Any, pi: Any, a: Any) -> None:
@@ -416,17 +419,25 @@ def _check_inputs(trace: Trace, likelihoods: Likelihoods, *, q: Any, pi: Any, a:
         raise TypeError(f"{name} needs μ(a_t|x_t): give `mu_a=` (or `log_mu_a=`), as it was when a_t was drawn.")
     if trace.needs_mu and (likelihoods.pi_a is None) != (likelihoods.mu_a is None):
         raise TypeError(f"{name} takes `pi_a` with `mu_a`, or `log_pi_a` with `log_mu_a`, not one of each.")
+    shapes = {tuple(value.shape) for value in likelihoods[1:] if value is not None}
+    if len(shapes) > 1:
+        given = ", ".join(
+            f"`{k}` {tuple(v.shape)}" for k, v in likelihoods._asdict().items() if k != "xp" and v is not None
+        )
+        raise ValueError(f"{name} takes arrays of one shape; got {given}.")
     if trace.needs_q and (q is None or pi is None or a is None):
         raise TypeError(f"{name} has to know what is greedy: give `q=`, `pi=` and `a=` as well.")
 
 
 def _check_parameter(owner: str, name: str, value: Any) -> None:
     """λ, σ in [0, 1], κ ≥ 0, d ≥ 1; values inside a `jit` are unknown and pass."""
-    if library(value) == "jax":
+    if not known(value):
         return
     if library(value) == "torch":
         value = value.detach().cpu().numpy()
     try:
+        if value is None or isinstance(value, (str, bytes)):
+            raise TypeError
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` of {owner} must be a number or an array of numbers; got {value!r}.") from None

@@ -14,13 +14,16 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 MAY_IMPORT = {
     "arrays": set(),
-    "traces": {"arrays"},
+    "refusals": {"arrays"},
+    "likelihoods": {"arrays", "refusals"},
+    "traces": {"arrays", "refusals", "likelihoods"},
     "scores": set(),
-    "returns": {"arrays", "traces"},
+    "returns": {"arrays", "refusals", "likelihoods", "traces"},
+    "doctor": {"arrays", "traces", "returns"},
     "report": {"scores"},
     "bench": set(),
     "reproduce": {"returns", "scores", "report"},
-    "cli": {"reproduce", "bench"},
+    "cli": {"reproduce", "bench", "doctor"},
 }
 """Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""
 

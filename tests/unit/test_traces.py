@@ -346,7 +346,7 @@ def test_a_lambda_that_is_a_jax_array_is_checked_where_its_value_is_known():
 
 @pytest.mark.parametrize("value", [0, 1, 0.0, 1.0, np.float32(0.5), np.array(0.5), torch.tensor(0.5), [0, 1]])
 def test_the_ends_of_the_interval_and_every_kind_of_number_pass(value):
-    assert ot.Retrace(value).lambda_ is value
+    np.testing.assert_array_equal(np.asarray(ot.Retrace(value).lambda_), np.asarray(value))
 
 
 @pytest.mark.parametrize("value", ["0.9", "high", object(), {"lambda_": 1}, 1j])
@@ -368,6 +368,24 @@ def test_what_is_no_number_is_refused(value):
 def test_the_other_parameters_are_checked(make, text):
     with pytest.raises(ValueError, match=text):
         make()
+
+
+@pytest.mark.parametrize("library", MAKE)
+@pytest.mark.parametrize("shape", [(1,), (3,), (4, 1), (4, 2, 1)])
+@pytest.mark.parametrize("cls", [ot.Retrace, ot.Watkins, ot.RBIS])
+def test_lambdas_of_another_shape_than_the_steps_are_refused(cls, shape, library):
+    """One of each kind of trace, r of shape (4, 2): nothing may broadcast."""
+    make = MAKE[library]
+    given = {
+        "q": make(np.zeros((5, 2, 3))),
+        "a": make(np.zeros((4, 2), np.int64)),
+        "r": make(np.zeros((4, 2))),
+        "discount": make(np.ones((4, 2))),
+        "pi": make(np.full((5, 2, 3), 1 / 3)),
+        "mu_a": make(np.full((4, 2), 0.5)),
+    }
+    with pytest.raises(ValueError, match=r"`lambda_` .*\(4,\).*\(4, 2\)"):
+        ot.targets(**given, trace=cls(np.full(shape, 0.5)))
 
 
 # --- what a call needs --------------------------------------------------------------------------------------
@@ -404,8 +422,8 @@ def test_q_is_asked_for_where_it_is_needed_and_only_there(cls, missing):
 
 @pytest.mark.parametrize("cls", [cls for cls in MARKOV if not cls.needs_pi])
 def test_a_trace_that_does_not_need_pi_does_not_look_at_the_likelihoods(cls):
-    garbage = EVERYTHING | {"pi_a": np.full(3, np.nan), "mu_a": np.full(3, np.nan)}
-    np.testing.assert_array_equal(cls(0.5)(**garbage), cls(0.5)(**EVERYTHING))
+    others = EVERYTHING | {"pi_a": [0.0, 1.0, 0.5], "mu_a": [1.0, 0.125, 0.75]}
+    np.testing.assert_array_equal(cls(0.5)(**others), cls(0.5)(**EVERYTHING))
 
 
 @pytest.mark.parametrize("cls", ot.TRACES.values())
@@ -420,7 +438,7 @@ def test_pi_a_is_asked_for(cls):
 def test_a_probability_with_a_logarithm_is_refused(cls, given):
     call = cls(0.5) if cls.markov else cls(0.5).betas
     with pytest.raises(TypeError, match=r"`pi_a` with `mu_a`, or `log_pi_a` with `log_mu_a`, not one of each"):
-        call(**dict.fromkeys(given, [0.5]))
+        call(**{name: [0.5] for name in given})
 
 
 # --- a small frozen value -----------------------------------------------------------------------------------
@@ -470,7 +488,8 @@ def test_vmap_over_lambda(cls):
 def test_vmap_over_a_whole_trace():
     traces_ = ot.QSigma(jnp.array([0.0, 0.5, 1.0]), jnp.array([1.0, 0.25, 0.0]))
     got = jax.vmap(lambda trace: trace(pi_a=jnp.array(PI_A), mu_a=jnp.array(MU_A)))(traces_)
-    want = [ot.QSigma(l, s)(pi_a=PI_A, mu_a=MU_A) for l, s in ((0.0, 1.0), (0.5, 0.25), (1.0, 0.0))]
+    alone = ((0.0, 1.0), (0.5, 0.25), (1.0, 0.0))
+    want = [ot.QSigma(lambda_, sigma)(pi_a=PI_A, mu_a=MU_A) for lambda_, sigma in alone]
     np.testing.assert_array_equal(np.asarray(got), want)
 
 

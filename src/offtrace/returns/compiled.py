@@ -213,6 +213,9 @@ def _targets(
             t = n - 1 - back
             if t == 0 and not validate:  # row 0 of Q and π is read by nobody
                 _one_step(r[0, first:last], discount[0, first:last], carried, out[0, first:last])
+                if mask.size > 0:
+                    for b in range(first, last):
+                        out[0, b] = out[0, b] if mask[0, b] else 0
                 break
             exist = _read(q, pi, t, first, a[t, first:last], value, q_a, pi_a)
             fine &= exist or _actions_exist(a, mask, t, first, count, q.shape[2])
@@ -239,7 +242,7 @@ def _targets(
                     out[t, first + j] = out[t, first + j] if mask[t, first + j] else 0
             if validate:
                 mu = mu_a if kind == RETRACE or kind == IS else mu_a[:0]
-                fine &= t == 0 or _finite(carried)
+                fine &= _finite(value) and (t == 0 or _finite(carried))
                 fine &= _distributions(pi, t, first, count, discount, mask, tolerance)
                 fine &= _steps(t, first, r, discount, q_a, mu, out, mask, tolerance)
     return FINE if fine else STRANGE
@@ -313,7 +316,7 @@ def _trajectory_aware(kind, one_step, delta, discount, log_ratio, lambdas, cut, 
                     beta = lambda_product * np.exp(min(0.0, log_product))
                 else:
                     beta = min(lambda_product, beta * np.exp(log_ratio[t, b]))
-                if lambda_product == 0 or log_product == -np.inf:  # π(a_t|x_t) = 0: cut for good
-                    break
+                if lambda_product == 0 or log_product == -np.inf or (beta == 0 and kind != TRUNCATED_IS):
+                    break  # cut for good
                 total += reach * beta * delta[t, b]
             out[s, b] = total

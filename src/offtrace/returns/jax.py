@@ -12,19 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from offtrace.arrays import Array, expectation, known, lead
+from offtrace.arrays import Array, expectation, known, lead, product
+from offtrace.likelihoods import TOLERANCE
 from offtrace.returns import checks
+from offtrace.returns import numpy as on_cpu
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
     coefficients,
-    log_ratio,
+    likelihoods,
     require,
     shape,
     value_of_taken,
 )
-from offtrace.traces import TRACES, Reach, _check_parameter, _register_with_jax
+from offtrace.traces import TRACES, Reach, _register_with_jax
 
 for _cls in TRACES.values():
     _register_with_jax(_cls)
@@ -33,13 +35,13 @@ for _cls in TRACES.values():
 def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -> Array:
     """Q(x_t, a_t) + Δ_t for every row of a window."""
     window, tol = ready(given)
-    require(window, trace)
     shape(window)
+    require(window, trace)
     ours = type(trace) in TRACES.values()
     validate = validate and known(*window)
     if validate:
-        _check_lambda(trace)
-        checks.check(window, trace, tol=tol)
+        on_host = Window(*(None if value is None else np.asarray(value) for value in window))
+        checks.check(on_host, trace, tol=tol)
     if not getattr(trace, "markov", True):
         out = _trajectory_aware(window, trace) if ours else _any_trajectory_aware(window, trace)
     else:
@@ -48,8 +50,10 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
         else:
             c = step_array("c", (_coefficients if ours else coefficients)(window, trace), window)
             if validate and known(c):
-                checks.check_coefficients(window, trace, c, tol=tol)
+                checks.check_coefficients(on_host, trace, np.asarray(c), tol=tol)
             out = _targets_given(window, c)
+    if validate and known(out):
+        checks.check_result(on_host, np.asarray(out))
     return lax.stop_gradient(out) if stop_gradient else out
 
 
@@ -59,7 +63,8 @@ def corrections(given: Window, c: Array, *, validate: bool) -> Array:
     shape(window)
     c = step_array("c", c, window)
     if validate and known(c, *window):
-        checks.check_steps(window, c)
+        on_host = Window(*(None if value is None else np.asarray(value) for value in window))
+        checks.check_steps(on_host, np.asarray(c))
     return _corrections(window, c)
 
 
@@ -76,7 +81,7 @@ def _targets_given(window: Window, c: Array) -> Array:
     window, c = _cut(window, c)
     ahead = _ahead(window.discount, c)
     next_q_a = _next(value_of_taken(window))
-    return _finish(window, _fold(ahead, _one_step(window) - _product(ahead, next_q_a)))
+    return _finish(window, _fold(ahead, _one_step(window) - product(ahead, next_q_a)))
 
 
 @jax.jit
@@ -92,19 +97,19 @@ def _trajectory_aware_targets(window: Window, trace: Any) -> Array:
     goes_on = jnp.ones_like(window.r, bool) if window.reset is None else ~window.reset
     goes_on = goes_on if window.mask is None else goes_on & window.mask
     one_step = _one_step(window)
-    ratios = log_ratio(window)
+    ratios = likelihoods(window).log_ratio()
     one, none = jnp.ones_like(one_step), jnp.zeros_like(one_step)
     lambdas = jnp.broadcast_to(lead(jnp.asarray(trace.lambda_, one.dtype), one.ndim), one.shape)
 
     def at_lag(state: tuple, _: None) -> tuple[tuple, None]:
         discount, delta, ratios, lambdas, goes_on, reach, beta, log_product, lambda_product, total = state
-        reach = reach * discount * _next(goes_on)
+        reach = jnp.where(_next(goes_on), product(reach, discount), 0)
         discount, delta, ratios = _next(discount), _next(delta), _next(ratios)
         lambdas, goes_on = _next(lambdas), _next(goes_on)
         log_product, lambda_product = log_product + ratios, lambda_product * lambdas
         clipped = jnp.exp(jnp.minimum(log_product, 0))
-        beta = trace.next_beta(jnp, Reach(beta, jnp.exp(ratios), lambdas, clipped, lambda_product))
-        total = total + _product(reach * beta, delta)
+        beta = trace.next_beta(jnp, Reach.at(jnp, beta, ratios, lambdas, clipped, lambda_product))
+        total = total + product(product(reach, beta), delta)
         return (
             discount,
             delta,
@@ -124,7 +129,7 @@ def _trajectory_aware_targets(window: Window, trace: Any) -> Array:
         delta,
         ratios,
         lambdas,
-        goes_on.astype(one.dtype),
+        goes_on,
         one,
         one,
         none,
@@ -150,7 +155,7 @@ def _fold(m: Array, b: Array) -> Array:
 
 def _step_by_step(m: Array, b: Array) -> Array:
     def step(later: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        now = row[1] + _product(row[0], later)
+        now = row[1] + product(row[0], later)
         return now, now
 
     return lax.scan(step, jnp.zeros_like(b[0]), (m, b), reverse=True)[1]
@@ -158,14 +163,9 @@ def _step_by_step(m: Array, b: Array) -> Array:
 
 def _as_tree(m: Array, b: Array) -> Array:
     def join(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
-        return earlier[0] * later[0], earlier[1] + _product(earlier[0], later[1])
+        return product(earlier[0], later[0]), earlier[1] + product(earlier[0], later[1])
 
     return lax.associative_scan(join, (m, b), reverse=True)[1]
-
-
-def _product(m: Array, x: Array) -> Array:
-    """m x, where a factor of 0 keeps NaN and infinities out, and out of the gradient."""
-    return jnp.where(m == 0, 0, m * jnp.where(m == 0, 0, x))
 
 
 def _next(rows: Array) -> Array:
@@ -175,14 +175,19 @@ def _next(rows: Array) -> Array:
 
 def _ahead(discount: Array, c: Array) -> Array:
     """discount_t c_{t+1}: how much of Δ_{t+1} reaches row t."""
-    return discount * _next(c)
+    return product(discount, _next(c))
 
 
 def _one_step(window: Window) -> Array:
     """r_t + discount_t E_π Q(x_{t+1}, ·)."""
     expected = window.expected_q
-    expected = expectation(window.q[1:], window.pi[1:]) if expected is None else expected
-    return window.r + _product(window.discount, expected)
+    if expected is None:
+        q, pi = window.q[1:], window.pi[1:]
+        if window.mask is not None:  # rows that are not read may hold anything, and it must not reach the gradient
+            read = (window.discount != 0)[..., None]
+            q, pi = jnp.where(read, q, 0), jnp.where(read, pi, 0)
+        expected = expectation(q, pi)
+    return window.r + product(window.discount, expected)
 
 
 def _cut(window: Window, c: Array) -> tuple[Window, Array]:
@@ -205,11 +210,12 @@ def ready(given: Window) -> tuple[Window, float]:
     """JAX arrays of one float dtype: the widest that came in, at least float32; and the tolerance for rounding."""
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = [v.dtype for v in values if v is not None and jnp.issubdtype(v.dtype, jnp.floating)]
-    tol = max((checks.TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-4)
+    tol = max((TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-4)
     dtype = jnp.result_type(jnp.float32, *floats)
     for i, (name, value) in enumerate(zip(Window._fields, values, strict=True)):
-        if value is not None and name not in INTEGER + BOOLEAN:
-            values[i] = value.astype(dtype)
+        if value is not None and name not in BOOLEAN:
+            short = name in INTEGER and value.dtype.itemsize < 4
+            values[i] = value.astype(dtype if name not in INTEGER else jnp.int32 if short else value.dtype)
     return Window(*values), tol
 
 
@@ -221,6 +227,11 @@ def step_array(name: str, value: Any, window: Window) -> Array:
 
 
 def _readable(name: str, value: Any) -> Array:
+    if isinstance(value, (np.ndarray, list, tuple)):
+        value = on_cpu._readable(name, value)
+        value = value.astype(value.dtype.newbyteorder("="))
+        if name in INTEGER:  # without x64, JAX would wrap them to 32 bits
+            value = np.clip(value, -1, np.iinfo(np.int32).max).astype(np.int32)
     try:
         value = jnp.asarray(value)
     except (TypeError, ValueError):
@@ -232,9 +243,3 @@ def _readable(name: str, value: Any) -> Array:
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise TypeError(f"`{name}` must hold real numbers; got dtype {value.dtype}.")
     return value
-
-
-def _check_lambda(trace: Any) -> None:
-    lambda_ = getattr(trace, "lambda_", 0.0)
-    if known(lambda_):
-        _check_parameter(type(trace).__name__, "lambda_", np.asarray(lambda_))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace import likelihoods as by_name
 from offtrace.arrays import Array, expectation, lead
 from offtrace.returns import checks, compiled, lagwise
 from offtrace.returns.threads import WORTH_THREADS, over_batch
@@ -13,7 +14,7 @@ from offtrace.returns.window import (
     INTEGER,
     Window,
     coefficients,
-    log_ratio,
+    likelihoods,
     require,
     shape,
     value_of_taken,
@@ -22,12 +23,12 @@ from offtrace.returns.window import (
 BOOL = np.dtype(bool)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 ACTIONS = (np.dtype(np.int64), np.dtype(np.int32))
-TOLERANCE = {dtype: checks.TOLERANCE[dtype.name] for dtype in FLOATS}
+TOLERANCE = {dtype: by_name.TOLERANCE[dtype.name] for dtype in FLOATS}
 NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
 """Stands for an argument that a kernel does not get; None would make it compile once more for each."""
 
 
-def plain(given: Window, trace: Any, validate: bool) -> np.ndarray | None:
+def plain(given: Window, trace: Any, validate: bool, *, tol: float | None = None) -> np.ndarray | None:
     """The common case without ceremony, for agents that call this with a few short windows at a time.
 
     Arrays that are ready as they are, one batch axis, a trace of Table 1 with one λ. None for anything else,
@@ -42,7 +43,7 @@ def plain(given: Window, trace: Any, validate: bool) -> np.ndarray | None:
     if kind is None or type(trace.lambda_) is not float or (mu_a is None and kind in compiled.READ_MU):
         return None
     dtype, steps, rows = r.dtype, r.shape, q.shape
-    if dtype not in TOLERANCE or a.dtype not in ACTIONS or len(rows) != 3 or not r.size:
+    if dtype not in TOLERANCE or a.dtype not in ACTIONS or len(rows) != 3 or not r.size or not rows[2]:
         return None
     nothing, no_ends = NOTHING[dtype], NOTHING[BOOL]
     if (rows[0] - 1, rows[1]) != steps or not (a.shape == discount.shape == steps and pi.shape == rows):
@@ -61,10 +62,10 @@ def plain(given: Window, trace: Any, validate: bool) -> np.ndarray | None:
         if type(end) is not np.ndarray or not (end.dtype == BOOL and end.shape == steps and end.flags.carray):
             return None
     ends = (no_ends if reset is None else reset, no_ends if mask is None else mask)
-    out, tol = np.empty(steps, dtype), TOLERANCE[dtype]
+    out, tol = np.empty(steps, dtype), tol or TOLERANCE[dtype]
     arguments = (kind, _one_lambda(trace.lambda_), q, pi, a, r, discount, mu_a, nothing, nothing, *ends, out)
     if _run(arguments, batch=rows[1], num_bytes=2 * q.nbytes, limit=tol if validate else -1.0) != compiled.FINE:
-        _explain(given, trace, tol=tol, validate=validate)
+        _explain(given, trace, out, tol=tol, validate=validate)
     return out
 
 
@@ -79,11 +80,14 @@ def _run(arguments: tuple, *, batch: int, num_bytes: int, limit: float) -> int:
     return over_batch(lambda start, stop: compiled._targets(*arguments, start, stop, limit), batch, num_bytes)
 
 
-def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool = True) -> np.ndarray:
+def targets(
+    given: Window, trace: Any, *, validate: bool, stop_gradient: bool = True, tol: float | None = None
+) -> np.ndarray:
     """Q(x_t, a_t) + Δ_t for every row of a window; there is no gradient to stop."""
-    window, tol = ready(given)
-    require(window, trace)
+    window, rounding = ready(given)
+    tol = rounding if tol is None else tol
     n, _, _ = shape(window)
+    require(window, trace)
     if not getattr(trace, "markov", True):
         return _trajectory_aware(window, trace, validate=validate, tol=tol)
     kind = compiled.FUSED.get(type(trace), compiled.GIVEN)
@@ -91,7 +95,10 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool = 
     if kind == compiled.GIVEN or any(value is not None for value in overrides):
         c, kind, lambdas = _coefficients(window, trace, validate=validate, tol=tol), compiled.GIVEN, _UNUSED
         if window.expected_q is not None:
-            return fold(window, value_of_taken(window), c, as_targets=True)
+            out = fold(window, value_of_taken(window), c, as_targets=True)
+            if validate:
+                checks.check_result(window, out)
+            return out
         if window.a is None:
             window = window._replace(a=np.zeros(c.shape, np.int64))
     else:
@@ -107,7 +114,7 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool = 
     arguments = (kind, lambdas, q, pi, *flat, *ends, out.reshape(n, -1))
     limit = tol if validate else -1.0
     if _run(arguments, batch=q.shape[1], num_bytes=2 * q.nbytes, limit=limit) != compiled.FINE:
-        _explain(window, trace, tol=tol, validate=validate)
+        _explain(window, trace, out, tol=tol, validate=validate)
     return out
 
 
@@ -165,7 +172,7 @@ def ready(given: Window) -> tuple[Window, float]:
     """
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = {v.dtype for v in values if v is not None and v.dtype.kind not in "iub"}
-    tol = max((checks.TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-6)
+    tol = max((by_name.TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-6)
     wide = not floats or any(dtype.itemsize > 4 for dtype in floats)
     dtype = FLOATS[wide]
     for i, value in enumerate(values):
@@ -183,13 +190,11 @@ def step_array(name: str, value: Any, window: Window) -> np.ndarray:
 
 
 def step_lambdas(lambda_: Any, steps: tuple[int, ...]) -> np.ndarray:
-    """λ as the kernels index it, (n or 1, B or 1): a number, one per step, or one per step and batch element."""
+    """λ as the kernels index it: (1, 1), (n, 1) or (n, B)."""
     array = np.asarray(lambda_, np.float64)
-    if array.ndim == 0:
-        return array.reshape(1, 1)
-    if array.shape != steps and array.shape != steps[:1]:
-        raise ValueError(f"`lambda_` must be a number, ({steps[0]},) or {steps}, like `r`; got {array.shape}.")
-    return np.ascontiguousarray(array.reshape(steps[0], -1)) if array.size else np.zeros((1, 1))
+    if array.size == 0:
+        return _UNUSED
+    return np.ascontiguousarray(array.reshape(steps[0], -1) if array.ndim else array.reshape(1, 1))
 
 
 _UNUSED = np.ones((1, 1))
@@ -198,6 +203,8 @@ _UNUSED = np.ones((1, 1))
 def _coefficients(window: Window, trace: Any, *, validate: bool, tol: float) -> np.ndarray:
     if validate:
         checks.check(window, trace, tol=tol)
+    else:
+        checks.check_actions(window)
     c = step_array("c", coefficients(window, trace), window)
     if validate:
         checks.check_coefficients(window, trace, c, tol=tol)
@@ -208,6 +215,8 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
     """Targets of a trace that depends on where the trajectory starts: O(n²)."""
     if validate:
         checks.check(window, trace, tol=tol)
+    else:
+        checks.check_actions(window)
     n, steps = window.r.shape[0], window.r.shape
     if window.mask is not None:  # such rows may hold anything
         kept = {name: np.where(window.mask, getattr(window, name), 0) for name in ("r", "discount")}
@@ -223,7 +232,7 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
         cut |= window.reset
     if window.mask is not None:
         cut |= ~window.mask
-    ratios = np.ascontiguousarray(log_ratio(window))
+    ratios = np.ascontiguousarray(likelihoods(window).log_ratio())
     if type(trace) in compiled.TRAJECTORY_AWARE:
         flat = [value.reshape(n, -1) for value in (one_step, delta, window.discount, ratios)]
         rest = (step_lambdas(trace.lambda_, steps), cut.reshape(n, -1), out.reshape(n, -1))
@@ -238,10 +247,12 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
         out[...] = lagwise.targets(trace, one_step, delta, window.discount, ratios, lambdas, cut)
     if window.mask is not None:
         out[~window.mask] = 0
+    if validate:
+        checks.check_result(window, out)
     return out
 
 
-def _explain(window: Window, trace: Any, *, tol: float, validate: bool) -> None:
+def _explain(window: Window, trace: Any, out: np.ndarray, *, tol: float, validate: bool) -> None:
     """A kernel saw something strange: says which rule was broken, if one was."""
     if not validate:
         checks.check_actions(window)
@@ -249,9 +260,12 @@ def _explain(window: Window, trace: Any, *, tol: float, validate: bool) -> None:
     checks.check(window, trace, tol=tol)
     if window.mu_a is not None:
         checks.check_coefficients(window, trace, coefficients(window, trace), tol=tol)
+    checks.check_result(window, out)
 
 
 def _readable(name: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"`{name}` is a masked array, whose own mask would be lost; say it with `mask=`.")
     if not isinstance(value, np.ndarray):
         try:
             value = np.asarray(value)
@@ -270,9 +284,9 @@ def _readable(name: str, value: Any) -> np.ndarray:
 def _native(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if name in INTEGER:
         keep = value.dtype in ACTIONS
-        return np.ascontiguousarray(value if keep else value.astype(np.int64))
+        return np.asarray(value, None if keep else np.int64, order="C")
     if name in BOOLEAN:
-        return np.ascontiguousarray(value)
+        return np.asarray(value, order="C")
     if name in ("q", "pi") and value.dtype == dtype and value.flags.aligned:
         return value
-    return np.ascontiguousarray(value, dtype)
+    return np.asarray(value, dtype, order="C")

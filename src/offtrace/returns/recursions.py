@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from offtrace.arrays import Array, expectation, known, lead, library, namespace, take_action
+from offtrace.likelihoods import tolerance
+from offtrace.refusals import refuse
 from offtrace.returns import checks, corrections, targets
-from offtrace.returns.window import Window, taken
-from offtrace.traces import Retrace, _check_parameter
+from offtrace.returns.window import Window, real_rows, shape, taken
+from offtrace.traces import OneStep, Retrace, _check_parameter
 
 
 def peng_targets(
@@ -35,9 +37,8 @@ def peng_targets(
     ...              lambda_=0.5)  # 1 + 0.5 (0.5 · 4 + 0.5 · 2)
     array([2.5, 2. ])
     """
-    expected_q = _expected(q, pi, expected_q)
     _check_parameter("peng_targets", "lambda_", lambda_)
-    r, discount, expected_q = _arrays(r, discount, expected_q)
+    r, discount, expected_q = _steps(r, discount, q, pi, expected_q, reset, mask, validate)
     xp = namespace(r, expected_q)
     # G_t = r_t + γ_t (v_{t+1} + λ (G_{t+1} − v_{t+1})): Eq. 3 with v in the place of Q(x_{t+1}, a_{t+1})
     before = _previous(xp, expected_q)
@@ -78,19 +79,12 @@ def n_step_targets(
     """
     if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
         raise ValueError(f"`num_steps` must be a whole number of at least 1; got {num_steps!r}.")
-    expected_q = _expected(q, pi, expected_q)
-    r, discount, expected_q = _arrays(r, discount, expected_q)
-    xp, zero = namespace(r, expected_q), expected_q * 0
+    r, discount, expected_q = _steps(r, discount, q, pi, expected_q, reset, mask, validate)
+    xp = namespace(r, expected_q)
+    zero = xp.zeros_like(expected_q)
     # One more step is one application of the one-step target to the returns of the next row.
     out = corrections(
-        q_a=zero,
-        expected_q=expected_q,
-        r=r,
-        discount=discount,
-        c=zero,
-        reset=reset,
-        mask=mask,
-        validate=validate,
+        q_a=zero, expected_q=expected_q, r=r, discount=discount, c=zero, reset=reset, mask=mask, validate=False
     )
     goes_on = _goes_on(xp, out, reset, mask)
     for _ in range(min(num_steps, r.shape[0]) - 1):
@@ -138,10 +132,21 @@ def vtrace_targets(
     v, r, discount = _arrays(v, r, discount)
     given = _arrays(pi_a, mu_a) if pi_a is not None else _arrays(log_pi_a, log_mu_a)
     xp = namespace(v, r, *given)
-    if validate and known(*given, mask):
-        names = ("pi_a", "mu_a") if pi_a is not None else ("log_pi_a", "log_mu_a")
-        window = Window(r, discount, mask=mask, **dict(zip(names, given, strict=True)))
-        checks.check_likelihoods(window, Retrace(), tol=checks.tolerance(*given))
+    names = ("pi_a", "mu_a") if pi_a is not None else ("log_pi_a", "log_mu_a")
+    window = Window(r, discount, reset=reset, mask=mask, **dict(zip(names, given, strict=True)))
+    shape(window)
+    if tuple(v.shape) != (r.shape[0] + 1, *r.shape[1:]):
+        raise ValueError(f"`v` must have one row more than `r`, {tuple(r.shape)}; got {tuple(v.shape)}.")
+    if validate and known(v, next_v, *window):
+        checks.check_likelihoods(window, Retrace(), tol=tolerance(*given))
+        real = real_rows(window)
+        refuse(real & ~xp.isfinite(v[:-1]), "v", "must be finite in every real step", v)
+        read = real & (discount != 0)
+        if next_v is None:
+            checks.check_successors(window)
+            refuse(read & ~xp.isfinite(v[1:]), "v", "must be finite after every step that goes on", v[1:])
+        else:
+            refuse(read & ~xp.isfinite(next_v), "next_v", "must be finite where the discount is not 0", next_v)
     if mask is not None:  # a masked row's likelihoods may hold anything
         given = [xp.where(mask, value, 1) for value in given]
     ratio = given[0] / given[1] if pi_a is not None else xp.exp(given[0] - given[1])
@@ -199,20 +204,30 @@ def c_trace_targets(
     q, a, r, discount, pi, mu = _arrays(q, a, r, discount, pi, mu)
     mixed = alpha * pi + (1 - alpha) * mu
     window = Window(r, discount, q=q, a=a, pi=mu, mask=ends.get("mask"))
+    shape(window)
     if known(*window):
         checks.check_actions(window)
+        if ends.get("validate", True):
+            checks.check_policy(window, "mu", mu, tol=tolerance(mu))
     mu_a = take_action(mu[: r.shape[0]], taken(window))
     return targets(q=q, a=a, r=r, discount=discount, pi=mixed, mu_a=mu_a, trace=Retrace(lambda_), **ends)
 
 
-def _expected(q: Array | None, pi: Array | None, expected_q: Array | None) -> Array:
-    """E_π Q of every step's successor."""
-    if expected_q is not None:
-        return expected_q
-    if q is None or pi is None:
+def _steps(
+    r: Any, discount: Any, q: Any, pi: Any, expected_q: Any, reset: Any, mask: Any, validate: bool
+) -> list[Array]:
+    """r, discount and E_π Q of every step's successor, checked as `targets` checks them, 0 where it is not read."""
+    given = [None if value is None else _arrays(value)[0] for value in (q, pi, expected_q)]
+    window = Window(*_arrays(r, discount), q=given[0], pi=given[1], expected_q=given[2], reset=reset, mask=mask)
+    if window.expected_q is None and (window.q is None or window.pi is None):
         raise TypeError("give `q=` and `pi=`, or `expected_q=` (the value of each step's true successor).")
-    q, pi = _arrays(q, pi)
-    return expectation(q[1:], pi[1:])
+    shape(window)
+    if validate and known(*window):
+        checks.check(window, OneStep(), tol=tolerance(*window))
+    expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
+    xp = namespace(*window)
+    read = window.discount != 0 if mask is None else mask & (window.discount != 0)
+    return [window.r, window.discount, xp.where(read, expected, xp.zeros_like(expected))]
 
 
 def _arrays(*values: Any) -> list[Array]:

@@ -1,10 +1,13 @@
 """PyTorch tensors in and out. On the CPU they share their memory with the compiled kernels."""
 
+import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
 
-from offtrace.arrays import expectation, lead
+from offtrace.arrays import expectation, lead, product
+from offtrace.likelihoods import tolerance
 from offtrace.returns import checks, lagwise
 from offtrace.returns import numpy as on_cpu
 from offtrace.returns.window import (
@@ -12,11 +15,12 @@ from offtrace.returns.window import (
     INTEGER,
     Window,
     coefficients,
-    log_ratio,
+    likelihoods,
     require,
     shape,
     value_of_taken,
 )
+from offtrace.traces import TRACES, Trace
 
 Tensor = torch.Tensor
 
@@ -26,8 +30,11 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
     if stop_gradient or not torch.is_grad_enabled() or not _needs_gradient(given, trace):
         if _on_cpu(given) and not _is_own_torch_code(trace):
             shared = Window(*(_array(value) if isinstance(value, Tensor) else value for value in given))
-            out = on_cpu.plain(shared, trace, validate)
-            return torch.from_numpy(on_cpu.targets(shared, trace, validate=validate) if out is None else out)
+            trace, tol = _on_host(trace), tolerance(*given)
+            out = on_cpu.plain(shared, trace, validate, tol=tol)
+            if out is None:
+                out = on_cpu.targets(shared, trace, validate=validate, tol=tol)
+            return torch.from_numpy(out)
         with torch.no_grad():
             return _targets(given, trace, validate=validate)
     return _targets(given, trace, validate=validate)
@@ -40,27 +47,35 @@ def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
     c = step_tensor("c", c, window)
     if validate:
         checks.check_steps(window, c)
-    return fold(window, window.q_a, window.expected_q, c)
+    return fold(window, window.q_a, window.expected_q, c, as_targets=False)
 
 
 def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
     """In tensor operations, around the one recursion: any device, differentiable."""
     window, tol = ready(given)
-    require(window, trace)
     shape(window)
+    require(window, trace)
     if validate:
         checks.check(window, trace, tol=tol)
+    elif window.r.device.type == "cpu":
+        checks.check_actions(window)
     expected = window.expected_q
     if expected is None:
-        expected = expectation(window.q[1:], window.pi[1:])
+        q, pi = window.q[1:], window.pi[1:]
+        if window.mask is not None:  # rows that are not read may hold anything, and it must not reach the gradient
+            read = (window.mask & (window.discount != 0))[..., None]
+            q, pi = torch.where(read, q, 0), torch.where(read, pi, 0)
+        expected = expectation(q, pi)
     q_a = value_of_taken(window)
     if not getattr(trace, "markov", True):
         return _trajectory_aware(window, trace, q_a, expected)
     c = step_tensor("c", coefficients(window, trace), window)
     if validate:
         checks.check_coefficients(window, trace, c, tol=tol)
-    out = q_a + fold(window, q_a, expected, c)
-    return out if window.mask is None else torch.where(window.mask, out, 0)
+    out = fold(window, q_a, expected, c, as_targets=True)
+    if validate:
+        checks.check_result(window, out)
+    return out
 
 
 def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor) -> Tensor:
@@ -70,16 +85,16 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
         cut = cut | ~window.mask
         r, discount = torch.where(window.mask, r, 0), torch.where(window.mask, discount, 0)
         q_a = torch.where(window.mask, q_a, 0)
-    one_step = r + _product(discount, expected)
+    one_step = r + product(discount, expected)
     lambdas = lead(torch.as_tensor(trace.lambda_, dtype=r.dtype, device=r.device), r.ndim)
-    out = lagwise.targets(trace, one_step, one_step - q_a, discount, log_ratio(window), lambdas, cut)
+    out = lagwise.targets(trace, one_step, one_step - q_a, discount, likelihoods(window).log_ratio(), lambdas, cut)
     return out if window.mask is None else torch.where(window.mask, out, 0)
 
 
-def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor) -> Tensor:
+def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
     """The recursion: through the compiled kernel on the CPU, as a tree of tensor operations elsewhere."""
     if window.r.device.type == "cpu":
-        out: Any = _Fold.apply(q_a, expected_q, window.r, window.discount, c, window.reset, window.mask)
+        out: Any = _Fold.apply(q_a, expected_q, window.r, window.discount, c, window.reset, window.mask, as_targets)
         return out
     r, discount = window.r, window.discount
     if window.reset is not None:
@@ -87,23 +102,23 @@ def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor) -> Tensor:
     if window.mask is not None:
         r, q_a = torch.where(window.mask, r, 0), torch.where(window.mask, q_a, 0)
         c, discount = torch.where(window.mask, c, 0), torch.where(window.mask, discount, 0)
-    delta = r + _product(discount, expected_q) - q_a
-    return _as_tree(discount * torch.cat([c[1:], torch.zeros_like(c[:1])]), delta)
+    one_step, ahead = r + product(discount, expected_q), product(discount, _next(c))
+    return _as_tree(ahead, one_step - (product(ahead, _next(q_a)) if as_targets else q_a))
+
+
+def _next(rows: Tensor) -> Tensor:
+    """Row t+1 in row t, and zeros in the last."""
+    return torch.cat([rows[1:], torch.zeros_like(rows[:1])])
 
 
 def _as_tree(m: Tensor, b: Tensor) -> Tensor:
     """G_t = b_t + m_t G_{t+1} in log₂ n rounds: each one doubles how far ahead a row has looked."""
     reach, n = 1, b.shape[0]
     while reach < n:
-        b = torch.cat([b[:-reach] + _product(m[:-reach], b[reach:]), b[-reach:]])
-        m = torch.cat([m[:-reach] * m[reach:], torch.zeros_like(m[-reach:])])
+        b = torch.cat([b[:-reach] + product(m[:-reach], b[reach:]), b[-reach:]])
+        m = torch.cat([product(m[:-reach], m[reach:]), torch.zeros_like(m[-reach:])])
         reach *= 2
     return b
-
-
-def _product(m: Tensor, x: Tensor) -> Tensor:
-    """m x, where a factor of 0 keeps NaN and infinities out, and out of the gradient."""
-    return torch.where(m == 0, 0, m * torch.where(m == 0, 0, x))
 
 
 class _Fold(torch.autograd.Function):
@@ -119,25 +134,32 @@ class _Fold(torch.autograd.Function):
         c: Tensor,
         reset: Tensor | None,
         mask: Tensor | None,
+        as_targets: bool,
     ) -> Tensor:
-        steps = [value.detach().contiguous().numpy() for value in (q_a, expected_q, r, discount, c)]
+        steps = [value.contiguous().numpy() for value in (q_a, expected_q, r, discount, c)]
         ends = [None if end is None else end.contiguous().numpy() for end in (reset, mask)]
         window = Window(steps[2], steps[3], expected_q=steps[1], reset=ends[0], mask=ends[1])
-        out = on_cpu.fold(window, steps[0], steps[4], as_targets=False)
-        ctx.arrays = (out, steps[1], steps[3], steps[4], *ends)
+        out = on_cpu.fold(window, steps[0], steps[4], as_targets=as_targets)
+        with np.errstate(all="ignore"):  # rows that are no real step may hold anything
+            correction = torch.from_numpy(out - steps[0]) if as_targets else torch.from_numpy(out.copy())
+        ctx.save_for_backward(correction, expected_q, discount, c, reset, mask)
+        ctx.as_targets = as_targets
         return torch.from_numpy(out)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        correction, expected_q, discount, c, reset, mask = ctx.arrays
+        saved = [None if value is None else value.contiguous().numpy() for value in ctx.saved_tensors]
+        correction, expected_q, discount, c, reset, mask = saved
         g = gradient.contiguous().numpy()
         to_delta, to_discount, to_c = on_cpu.fold_backward(g, correction, expected_q, discount, c, reset, mask)
         e = torch.from_numpy(to_delta)
         to_expected = torch.from_numpy(discount) * e
-        if mask is not None:  # a masked row's discount may hold anything
-            to_expected = torch.where(torch.from_numpy(mask), to_expected, 0)
-        return -e, to_expected, e, torch.from_numpy(to_discount), torch.from_numpy(to_c), None, None
+        to_q_a = gradient - e if ctx.as_targets else -e
+        if mask is not None:  # a masked row may hold anything
+            real = torch.from_numpy(mask)
+            to_expected, to_q_a = torch.where(real, to_expected, 0), torch.where(real, to_q_a, 0)
+        return to_q_a, to_expected, e, torch.from_numpy(to_discount), torch.from_numpy(to_c), None, None, None
 
 
 def ready(given: Window) -> tuple[Window, float]:
@@ -145,12 +167,12 @@ def ready(given: Window) -> tuple[Window, float]:
     device = next(value.device for value in given if isinstance(value, Tensor))
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = [v.dtype for v in values if v is not None and v.dtype.is_floating_point]
-    tol = checks.tolerance(*(v for v in values if v is not None and v.dtype.is_floating_point))
+    tol = tolerance(*(v for v in values if v is not None and v.dtype.is_floating_point))
     dtype = torch.float64 if torch.float64 in floats or not floats else torch.float32
     for i, (name, value) in enumerate(zip(Window._fields, values, strict=True)):
         if value is not None:
-            kept = name in INTEGER + BOOLEAN
-            values[i] = value.to(device) if kept else value.to(device=device, dtype=dtype)
+            wanted = torch.int64 if name in INTEGER else torch.bool if name in BOOLEAN else dtype
+            values[i] = value.to(device=device, dtype=wanted)
     return Window(*values), tol
 
 
@@ -163,7 +185,9 @@ def step_tensor(name: str, value: Any, window: Window) -> Tensor:
 
 def _readable(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        value = torch.from_numpy(on_cpu._readable(name, value))
+        value = on_cpu._readable(name, value)
+        value = np.asarray(value, value.dtype.newbyteorder("="), order="C")
+        value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if name in INTEGER and (value.is_floating_point() or value.dtype is torch.bool or value.is_complex()):
         raise TypeError(f"`{name}` must hold whole numbers, the indices of actions; got dtype {value.dtype}.")
     if name in BOOLEAN and value.dtype is not torch.bool:
@@ -183,11 +207,17 @@ def _on_cpu(window: Window) -> bool:
 
 
 def _is_own_torch_code(trace: Any) -> bool:
-    """A user's callable expects tensors, so it gets tensors."""
-    return getattr(trace, "name", None) is None
+    """A user's code expects tensors, so it gets tensors."""
+    return type(trace) not in TRACES.values()
+
+
+def _on_host(trace: Trace) -> Trace:
+    """The same trace with NumPy arrays where it had tensors."""
+    tensors = {k: v.detach().cpu().numpy() for k, v in trace.__dict__.items() if isinstance(v, Tensor)}
+    return dataclasses.replace(trace, **tensors) if tensors else trace
 
 
 def _array(tensor: Tensor) -> Any:
-    if tensor.dtype in (torch.bfloat16, torch.float16):
+    if tensor.dtype is torch.bfloat16:
         return tensor.detach().float().numpy()
     return tensor.detach().numpy()

@@ -5,13 +5,13 @@ state     x_0 ──▶  x_1 ──▶ … ──▶ x_{n−1} ──▶ x_n    
 action    a_0      a_1            a_{n−1}               a, r, discount, mu_a, reset, mask: n rows
 """
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from offtrace.arrays import Array, namespace, take_action
-from offtrace.traces import Likelihoods
+from offtrace.likelihoods import Likelihoods, log
+from offtrace.traces import Trace, check_lambda_shape
 
 
 class Window(NamedTuple):
@@ -77,6 +77,7 @@ def require(window: Window, trace: Any) -> None:
     if window.q_a is None and (window.q is None or window.a is None):
         raise TypeError("give `q=` and `a=`, or `q_a=` (the values of the actions taken).")
     check_trace(trace)
+    check_lambda_shape(trace, tuple(window.r.shape))
     name = getattr(trace, "name", "this trace")
     known = window.pi_a is not None or window.log_pi_a is not None
     if getattr(trace, "needs_pi", True) and not known and (window.pi is None or window.a is None):
@@ -111,42 +112,32 @@ def value_of_taken(window: Window) -> Array:
     return window.q_a if window.q_a is not None else take_action(window.q[: window.r.shape[0]], taken(window))
 
 
-def likelihoods(window: Window) -> dict[str, Array]:
-    """π(a_t|x_t) and μ(a_t|x_t) as a trace is called with them; both as probabilities or both as logarithms."""
+def likelihoods(window: Window) -> Likelihoods:
+    """π(a_t|x_t) and μ(a_t|x_t) as traces read them, with harmless values in rows that are no real step."""
     xp = namespace(window.r)
-    pi_a, log_pi_a = window.pi_a, window.log_pi_a
+    pi_a: Array = window.pi_a
+    mu_a, log_pi_a, log_mu_a = window.mu_a, window.log_pi_a, window.log_mu_a
     if pi_a is None and log_pi_a is None:
         if window.pi is None or window.a is None:
             pi_a = xp.ones_like(window.r)  # for a trace that does not look at π
         else:
             pi_a = take_action(window.pi[: window.r.shape[0]], taken(window))
-    mu_a, log_mu_a = window.mu_a, window.log_mu_a
-    if log_pi_a is None and mu_a is None and log_mu_a is not None:
-        log_pi_a, pi_a = _log(xp, pi_a), None
-    elif log_pi_a is not None and log_mu_a is None and mu_a is not None:
-        log_mu_a, mu_a = _log(xp, mu_a), None
-    given = {"pi_a": pi_a, "mu_a": mu_a, "log_pi_a": log_pi_a, "log_mu_a": log_mu_a}
-    harmless = {"pi_a": 1, "mu_a": 1, "log_pi_a": 0, "log_mu_a": 0}
     if window.mask is not None:
-        given = {k: None if v is None else xp.where(window.mask, v, harmless[k]) for k, v in given.items()}
-    return {k: v for k, v in given.items() if v is not None}
-
-
-def log_ratio(window: Window) -> Array:
-    """log ρ_t: (n, …)."""
-    given = likelihoods(window)
-    names = ("pi_a", "mu_a", "log_pi_a", "log_mu_a")
-    return Likelihoods(namespace(window.r), *(given.get(name) for name in names)).log_ratio()
-
-
-def _log(xp: ModuleType, probability: Array) -> Array:
-    positive = probability > 0
-    return xp.where(positive, xp.log(xp.where(positive, probability, 1)), -np.inf)
+        pi_a, mu_a = (None if v is None else xp.where(window.mask, v, 1) for v in (pi_a, mu_a))
+        log_pi_a, log_mu_a = (None if v is None else xp.where(window.mask, v, 0) for v in (log_pi_a, log_mu_a))
+    if pi_a is not None and mu_a is None and log_mu_a is not None:
+        log_pi_a, pi_a = xp.where(pi_a > 0, log(xp, pi_a), -np.inf), None
+    elif log_pi_a is not None and log_mu_a is None and mu_a is not None:
+        log_mu_a, mu_a = xp.log(mu_a), None
+    return Likelihoods(xp, pi_a, mu_a, log_pi_a, log_mu_a)
 
 
 def coefficients(window: Window, trace: Any) -> Array:
     """c, (n, …), from any Markov trace or a user's callable."""
-    inputs = likelihoods(window)
-    if getattr(trace, "needs_q", False):
-        inputs |= {"q": window.q, "pi": window.pi, "a": taken(window)}
-    return trace(**inputs)
+    given = likelihoods(window)
+    needs_q = getattr(trace, "needs_q", False)
+    extra = {"q": window.q, "pi": window.pi, "a": taken(window)} if needs_q else {}
+    if isinstance(trace, Trace):
+        return trace.coefficients(given, **({"q": None, "pi": None, "a": None} | extra))
+    inputs = {name: value for name, value in given._asdict().items() if name != "xp" and value is not None}
+    return trace(**inputs, **extra)

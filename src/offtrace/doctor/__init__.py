@@ -1,0 +1,227 @@
+"""Is your Retrace right? Golden windows, known mistakes, and somebody's own function between them.
+
+print(ot.doctor.check(my_retrace))
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from offtrace.doctor import search
+from offtrace.doctor.answers import Answer, Run, perform, read
+from offtrace.doctor.conventions import ADAPTER, Convention, candidates, from_adapter, narrowed, takes_a_window
+from offtrace.doctor.golden import TRIAL, WINDOWS
+from offtrace.doctor.mistakes import ALGORITHMS, MISTAKES, RIGHT, Mistake
+from offtrace.doctor.search import Fit, Guess
+from offtrace.doctor.verdict import Verdict
+
+__all__ = ["MISTAKES", "Mistake", "Verdict", "check"]
+
+
+def check(
+    fn: Callable[..., Any],
+    *,
+    convention: str | Callable[[Callable[..., Any], Any], Any] | None = None,
+    trace: str | None = None,
+    lambda_: float | None = None,
+) -> Verdict:
+    """Runs somebody's multi-step off-policy target on windows checked by hand, and says what it is.
+
+    Right: which trace, which λ, which convention. Otherwise: the known mistake, with the smallest window that shows
+    it; or, if none of the known ones fits, where it goes wrong and what it wrongly depends on.
+
+    Args:
+        fn: your function. How to call it is found from the names of its parameters and by trying; a function of one
+            parameter called `window` is called with each window as it is.
+        convention: words that narrow the search, such as "batch-major torch"; or a callable from your function and a
+            window to its targets.
+        trace: the name of the trace it should be, from `ot.TRACES`, "vtrace" or "peng"; found if not given.
+        lambda_: the λ inside your function, if it takes none; found if not given.
+
+    >>> def one_step(q, a, r, discount, pi):
+    ...     return r + discount * (pi * q)[1:].sum(-1)
+    >>> verdict = check(one_step)
+    >>> verdict.right, verdict.trace
+    (True, 'one_step')
+    """
+    if not callable(fn):
+        raise TypeError(f"`fn` must be a function; got {fn!r}.")
+    if trace is not None and trace not in ALGORITHMS:
+        raise ValueError(f"`trace` must be one of {', '.join(ALGORITHMS)}; got {trace!r}.")
+    if lambda_ is not None and not 0 <= lambda_ <= 1:
+        raise ValueError(f"`lambda_` must be in [0, 1]; got {lambda_!r}.")
+    return _diagnose(fn, _runs(fn, convention), trace, lambda_)
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    inner = getattr(fn, "func", fn)
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
+def _runs(fn: Callable[..., Any], convention: Any) -> list[Run]:
+    """Every way of calling the function that works, with what it answered."""
+    if callable(convention):
+        return [perform(fn, from_adapter(lambda window: convention(fn, window), TRIAL))]
+    if takes_a_window(fn):
+        return [perform(fn, from_adapter(fn, TRIAL))]
+    words = narrowed(convention) if convention is not None else ()
+    runs: list[Run] = []
+    done: set[Any] = set()
+    failures: list[Exception] = []
+    try:
+        for candidate in candidates(fn, words):
+            if runs and candidate.library != runs[0].convention.library:
+                break
+            shape = (candidate.arguments, candidate.layout)
+            if shape in done:
+                continue
+            try:
+                run = perform(fn, candidate)
+            except Exception as error:
+                failures.append(error)
+                continue
+            if run.windows:
+                done.add(shape)
+                runs.append(run)
+    except ValueError as error:
+        raise ValueError(f"`{_name(fn)}` fits no known convention: {error} {ADAPTER}") from None
+    if not runs:
+        # A missing name is the function's own; a wrong shape may be the doctor's guess.
+        error = next((x for x in failures if isinstance(x, NameError | ImportError)), failures[0])
+        said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+        raise ValueError(f"`{_name(fn)}` fits no known convention; it raised {said}. {ADAPTER}")
+    return runs
+
+
+def _diagnose(fn: Callable[..., Any], runs: list[Run], trace: str | None, lambda_: float | None) -> Verdict:
+    answers = sorted((answer for run in runs for answer in read(run)), key=lambda answer: answer.form.rank)
+    if not answers:
+        raise ValueError(f"`{_name(fn)}` gives back nothing that looks like targets, errors or losses. {ADAPTER}")
+    wanted = ALGORITHMS if trace is None else (trace,)
+    fits = [fit for answer in answers for fit in search.fitting(answer, wanted, lambda_, 0)]
+    if fits:
+        layouts = dict.fromkeys(fit.answer.run.convention.layout for fit in fits)
+        return _verdict(fn, "right", fits[0], layouts=tuple(layouts))
+    for count in (1, 2):
+        fits = []
+        for answer in answers:
+            fits += search.fitting(answer, search.breakable(trace, answer.run, count), lambda_, count)
+        if fits:
+            return _named(fn, fits, count)
+        if count == 1 and (trace is not None or lambda_ is not None):
+            others = [fit for answer in answers for fit in search.fitting(answer, ALGORITHMS, None, 0)]
+            if others:
+                return _verdict(fn, "another", others[0], right=False)
+    return _unknown(fn, answers, wanted, lambda_)
+
+
+def _named(fn: Callable[..., Any], fits: list[Fit], count: int) -> Verdict:
+    explanations = tuple(dict.fromkeys(fit.guess.mistakes for fit in fits))
+    first = fits[0]
+    if len(explanations) > 1:
+        return _verdict(fn, "ambiguous", first, right=False, alternatives=explanations, **_parting(first))
+    names = explanations[0]
+    epsilon = first.guess.how.epsilon
+    if count == 1 and MISTAKES[names[0]].harmless and epsilon <= 1e-6:
+        detail = f"an epsilon of {epsilon:g} added to μ"
+        return _verdict(fn, "right", first, mistakes=names, detail=detail, **_parting(first))
+    kind = "mistake" if count == 1 else "mistakes"
+    term = MISTAKES[names[0]].where
+    return _verdict(fn, kind, first, right=False, mistakes=names, term=term, **_parting(first))
+
+
+def _unknown(
+    fn: Callable[..., Any], answers: list[Answer], wanted: tuple[str, ...], lambda_: float | None
+) -> Verdict:
+    def closest(answer: Answer) -> tuple[Guess, float]:
+        tried = wanted if len(wanted) == 1 else search.breakable(None, answer.run, 1)
+        lam = search.known_lambda(answer, lambda_)
+        lambdas = search.COMMON_LAMBDAS if lam is None else (lam,)
+        guess, closeness = search.guesses(tried, lambdas, 0, False).nearest(answer)
+        return guess, closeness if answer.form.name == "targets" else 0.8 * closeness
+
+    best = max(answers, key=lambda answer: closest(answer)[1])
+    fit = Fit(closest(best)[0], best)
+    parting = _parting(fit)
+    found = search.evidence(fn, best, fit.guess, parting["window"])
+    return _verdict(fn, "unknown", fit, right=False, evidence=tuple(found), **parting)
+
+
+def _parting(fit: Fit) -> dict[str, Any]:
+    """The smallest window that shows it, and the numbers on both sides."""
+    correct = Guess(fit.guess.algorithm, fit.guess.lambda_, RIGHT)
+    window, step, given, expected = search.first_difference(fit.answer, correct)
+    given_row, expected_row = search.row_of(fit.answer, correct, window)
+    return {
+        "window": window,
+        "step": step,
+        "given": given,
+        "expected": expected,
+        "given_row": tuple(given_row),
+        "expected_row": tuple(expected_row),
+    }
+
+
+def _verdict(
+    fn: Callable[..., Any],
+    kind: str,
+    fit: Fit,
+    *,
+    right: bool | None = None,
+    layouts: tuple[str, ...] = (),
+    **more: Any,
+) -> Verdict:
+    run, guess = fit.answer.run, fit.guess
+    known = run.convention.knows_lambda
+    return Verdict(
+        right=kind == "right" if right is None else right,
+        kind=kind,
+        function=_name(fn),
+        trace=guess.algorithm,
+        lambda_=None if guess.algorithm == "one_step" else guess.lambda_,
+        lambda_known=known,
+        convention=run.convention.text(layouts),
+        fed=run.convention.fed(),
+        output=fit.answer.form.name,
+        tolerance=fit.answer.tolerance,
+        num_windows=len(run.windows),
+        notes=_notes(fit, kind),
+        untested=tuple(w.name for w in WINDOWS if w not in run.windows),
+        **more,
+    )
+
+
+def _notes(fit: Fit, kind: str) -> tuple[str, ...]:
+    run, guess, convention = fit.answer.run, fit.guess, fit.answer.run.convention
+    notes = []
+    if not convention.knows_lambda and guess.algorithm != "one_step":
+        how = "it was compared with" if kind == "unknown" else "its numbers say"
+        notes.append(f"it takes no λ; {how} λ = {guess.lambda_:.6g}")
+    if fit.answer.form.reduce and convention.batched:
+        notes.append("its loss is over this window and two others beside it in the batch")
+    if "c" in convention.kinds:
+        notes.append("c is given to it, so only the recursion was checked, with the c of Retrace")
+    notes += _untested_ends(convention)
+    notes += [f"it raised on {text}" for text in run.raised[:3]]
+    return tuple(notes)
+
+
+def _untested_ends(convention: Convention) -> list[str]:
+    """What the arguments cannot say, so no window could test it."""
+    if all(convention.expresses(window) for window in WINDOWS):
+        return []
+    kinds = convention.kinds
+    if not {"discount", "not_done", "terminated", "done"} & kinds:
+        return ["it takes no done flags and no discounts: ends of episodes were not tested"]
+    if "done" in kinds and "terminated" not in kinds:
+        return [
+            "not tested: truncation. It has one flag for both ends: give it `terminated`, and keep windows from "
+            "crossing a truncation"
+        ]
+    if not {"truncated", "reset", "done", "mask"} & kinds:
+        return [
+            "not tested: truncation inside a window, which its arguments cannot express: a window must not cross one"
+        ]
+    return [
+        "not tested: a truncation where row t+1 is the next episode already (same-step autoreset), since it has no "
+        "argument for the value of the true last state; it needs a row of its own for that state"
+    ]

@@ -1,0 +1,243 @@
+"""Which explanation fits: right, one known mistake, two of them, or none."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from offtrace.doctor.answers import NUM_STEPS, Answer, Run, once, place
+from offtrace.doctor.golden import LAMBDA, ON_POLICY_PAIR, WINDOWS, Golden, Row
+from offtrace.doctor.mistakes import BREAKABLE, MISTAKES, RIGHT, Reading, reading, targets
+
+COMMON_LAMBDAS = (1.0, 0.95, 0.9, 0.99, 0.97, 0.8, 0.75, 0.7, 0.5, 0.25)
+LAMBDA_MISTAKES = ("lambda_twice", "lambda_left_out")
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a function may be: an algorithm, its λ, and the mistakes in it."""
+
+    algorithm: str
+    lambda_: float
+    how: Reading = RIGHT
+    mistakes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A guess that gives every number the function gave."""
+
+    guess: Guess
+    answer: Answer
+
+
+# -- guesses --------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def guesses(algorithms: tuple[str, ...], lambdas: tuple[float, ...], count: int, own_lambda: bool) -> "Guesses":
+    """Every way to make `count` mistakes; without a known λ the mistakes in λ cannot be told from another λ."""
+    entries = [m for m in MISTAKES.values() if own_lambda or m.name not in LAMBDA_MISTAKES]
+    made: list[Guess] = []
+    for chosen in itertools.combinations(entries, count):
+        names = tuple(m.name for m in chosen)
+        shown = (m.variants[:6] if m.harmless and count > 1 else m.variants for m in chosen)
+        for changes in itertools.product(*shown):
+            how = reading(*changes)
+            if how is not None:
+                made += [
+                    Guess(algorithm, lam, how, names)
+                    for algorithm in algorithms
+                    for lam in (lambdas if algorithm != "one_step" else (0.0,))
+                ]
+    return Guesses(made)
+
+
+class Guesses:
+    """Guesses, and the numbers they stand for."""
+
+    def __init__(self, made: list[Guess]) -> None:
+        self.made = made
+        self.targets = np.array([numbers(guess) for guess in made]).reshape(len(made), NUM_STEPS)
+        q_a, v = (np.array([x for w in WINDOWS for x in row(w)[: w.n]]) for row in (lambda w: w.q_a, lambda w: w.v))
+        self.base = np.array([v if guess.algorithm == "vtrace" else q_a for guess in made]).reshape(-1, NUM_STEPS)
+
+    def fitting(self, answer: Answer) -> list[Guess]:
+        if not self.made:
+            return []
+        return [self.made[i] for i in np.flatnonzero(answer.fits(self.targets, self.base).all(axis=1))]
+
+    def nearest(self, answer: Answer) -> tuple[Guess, float]:
+        """The guess that comes closest, and how close, at most 1; the first of those that are nearly as good."""
+        off = np.abs(answer.predicted(self.targets, self.base) - answer.given)
+        closeness = np.exp(-off).mean(axis=1)
+        best = int(np.argmax(closeness >= 0.9 * closeness.max()))
+        return self.made[best], float(closeness[best])
+
+
+def numbers(guess: Guess) -> np.ndarray:
+    """The targets of all windows, one after the other."""
+    return np.array([x for w in WINDOWS for x in targets(w, guess.algorithm, guess.lambda_, guess.how)])
+
+
+# -- λ ---------------------------------------------------------------------------------------------------------
+
+
+def known_lambda(answer: Answer, given: float | None) -> float | None:
+    """λ if the function takes it, or if somebody said it."""
+    return LAMBDA if answer.run.convention.knows_lambda else given
+
+
+def inferred(answer: Answer, algorithms: tuple[str, ...], count: int) -> "Guesses":
+    """For each guess the λ that short windows say, where G is linear in it: G(λ) = G(0) + λ (G(1) − G(0))."""
+    at_0, half, at_1 = (guesses(algorithms, (lam,), count, False) for lam in (0.0, 0.5, 1.0))
+    if answer.form.target is None or not at_0.made:
+        return guesses(algorithms, COMMON_LAMBDAS[: 3 if count > 1 else None], count, False)
+    # With nothing wrong one on-policy pair is enough, and every trace, Markov or not, is linear in λ there.
+    wanted = (ON_POLICY_PAIR,) if count == 0 else tuple(w for w in WINDOWS if w.n <= 2)
+    here = [i for i, column in enumerate(answer.columns) if place(int(column))[0] in wanted]
+    columns = answer.columns[here]
+    shown = answer.form.target(answer.given[here], at_0.base[:, columns])
+    start, slope = at_0.targets[:, columns], (at_1.targets - at_0.targets)[:, columns]
+    linear = np.abs(start + slope / 2 - half.targets[:, columns]) < 1e-12 * np.maximum(1.0, np.abs(start))
+    slope = np.where(linear, slope, 0.0)
+    steepest = np.argmax(np.abs(slope), axis=1)[:, None]
+    divisor = np.take_along_axis(slope, steepest, 1)[:, 0]
+    seen = np.take_along_axis(shown - start, steepest, 1)[:, 0]
+    lam = np.where(divisor != 0, seen / np.where(divisor != 0, divisor, 1.0), 1.0)
+    near = np.abs(start + lam[:, None] * slope - shown) <= 10 * answer.tolerance * np.maximum(1.0, np.abs(shown))
+    plausible = (lam > 0.001) & (lam < 1.001) & ((near | ~linear).all(axis=1) | (count == 0))
+    made = [
+        replace(guess, lambda_=guess.lambda_ if guess.algorithm == "one_step" else _snapped(x, answer.tolerance))
+        for guess, x, keep in zip(at_0.made, lam, plausible, strict=True)
+        if keep or guess.algorithm == "one_step"
+    ]
+    return Guesses(made)
+
+
+def _snapped(lam: float, tolerance: float) -> float:
+    """0.9 for 0.9000001."""
+    short = round(float(lam), 4)
+    return short if abs(short - lam) <= 100 * tolerance else min(1.0, float(lam))
+
+
+# -- fitting ----------------------------------------------------------------------------------------------------
+
+
+def fitting(answer: Answer, algorithms: tuple[str, ...], given: float | None, count: int) -> list[Fit]:
+    """The guesses with this many mistakes that give every number this answer has."""
+    lam = known_lambda(answer, given)
+    tried = inferred(answer, algorithms, count) if lam is None else guesses(algorithms, (lam,), count, True)
+    fits = [Fit(guess, answer) for guess in tried.fitting(answer)]
+    return [fit for fit in fits if _can_be_made(fit)] or fits
+
+
+def _can_be_made(fit: Fit) -> bool:
+    """A function that is told of no ends cannot see them one step early or late."""
+    ends = {"discount", "not_done", "terminated", "done"} & fit.answer.run.convention.kinds
+    return bool(ends) or not any(name.startswith("discount_") for name in fit.guess.mistakes)
+
+
+def breakable(trace: str | None, run: Run, count: int) -> tuple[str, ...]:
+    """The algorithms that are tried with mistakes in them."""
+    if trace is not None:
+        return (trace,) if trace in BREAKABLE else ()
+    if "c" in run.convention.kinds:
+        return ("retrace",)
+    state_values = not {"q", "q_a"} & run.convention.kinds
+    if state_values:
+        return ("vtrace",)
+    return tuple(x for x in BREAKABLE if x != "vtrace")[: 4 if count > 1 else None]
+
+
+# -- where it parts, and evidence -----------------------------------------------------------------------------
+
+
+def first_difference(answer: Answer, guess: Guess) -> tuple[Golden, int, float, float]:
+    """The smallest window, the step, the number given and the right one; losses are one number per window."""
+    one = Guesses([guess])
+    wrong = np.flatnonzero(~answer.fits(one.targets, one.base)[0])
+    expected = answer.predicted(one.targets, one.base)[0]
+    columns = _starts(answer) if answer.form.reduce else answer.columns
+    index = min(wrong, key=lambda i: (WINDOWS.index(place(int(columns[i]))[0]), -place(int(columns[i]))[1]))
+    window, t = place(int(columns[index]))
+    return window, t, float(answer.given[index]), float(expected[index])
+
+
+def row_of(answer: Answer, guess: Guess, window: Golden) -> tuple[list[float], list[float]]:
+    """All numbers given for one window, and the right ones."""
+    one = Guesses([guess])
+    expected = answer.predicted(one.targets, one.base)[0]
+    columns = _starts(answer) if answer.form.reduce else answer.columns
+    steps: dict[int, int] = {}
+    for i, column in enumerate(columns):
+        if place(int(column))[0] == window:
+            steps.setdefault(place(int(column))[1], i)
+    chosen = [steps[t] for t in sorted(steps)]
+    return [float(answer.given[i]) for i in chosen], [float(expected[i]) for i in chosen]
+
+
+def _starts(answer: Answer) -> np.ndarray:
+    return answer.columns[np.flatnonzero(np.r_[True, answer.calls[1:] != answer.calls[:-1]])]
+
+
+def evidence(fn: Callable[..., Any], answer: Answer, guess: Guess, window: Golden) -> list[str]:
+    """Which inputs the answer wrongly depends on, or wrongly does not, by changing them one at a time."""
+    lines: list[str] = []
+    amounts: list[str] = []
+    before, right_before = _both(fn, answer, guess, window)
+    for name, changed in _changes(window):
+        try:
+            after, right_after = _both(fn, answer, guess, changed)
+        except Exception as error:
+            lines.append(f"raises {type(error).__name__} when {name} is changed")
+            continue
+        for t in range(len(before)):
+            if len(before) == window.n and not window.real[t]:
+                continue
+            moved, should = after[t] - before[t], right_after[t] - right_before[t]
+            near = answer.tolerance * max(1.0, abs(before[t]), abs(right_before[t])) * 4
+            if abs(moved) > near >= abs(should):
+                lines.append(f"step {t}: depends on {name}, and should not")
+            elif abs(should) > near >= abs(moved):
+                lines.append(f"step {t}: does not depend on {name}, and should")
+            elif abs(moved - should) > near:
+                amounts.append(f"step {t}: {name} moves it by {moved:.4g}, and should by {should:.4g}")
+    return lines or amounts
+
+
+def _both(fn: Callable[..., Any], answer: Answer, guess: Guess, window: Golden) -> tuple[np.ndarray, np.ndarray]:
+    given = once(fn, answer, window)
+    g = np.array(targets(window, guess.algorithm, guess.lambda_, guess.how))
+    base = np.array((window.v if guess.algorithm == "vtrace" else window.q_a)[: window.n])
+    expected = answer.form.element(g, base)
+    if answer.form.reduce:
+        expected = np.array([expected.mean() if answer.form.reduce == "mean" else expected.sum()])
+    return given, expected
+
+
+def _changes(window: Golden) -> Sequence[tuple[str, Golden]]:
+    """The window with one of its inputs changed, and the name of that input."""
+    out = [(f"r_{t}", replace(window, r=_put(window.r, t, window.r[t] + 1.0))) for t in range(window.n)]
+    for t in range(window.n + 1):
+        for b in range(2):
+            row = _put(window.q[t], b, window.q[t][b] + 0.375)
+            taken = " (the action taken)" if window.a[t] == b and t < window.n else ""
+            out.append((f"Q(x_{t},{b}){taken}", replace(window, q=_put(window.q, t, row))))
+        for name, rows in (("π", window.pi), ("μ", window.mu)):
+            p = rows[t][0] / 2 + 0.03125
+            changed = _put(rows, t, (p, 1 - p))
+            both = replace(window, pi=changed) if name == "π" else replace(window, mu=changed)
+            out.append((f"{name}(·|x_{t})", both))
+    for t, q, pi in window.true_next:
+        others = tuple(x for x in window.true_next if x[0] != t)
+        moved: Row = tuple(x + 0.5 for x in q)
+        out.append((f"Q of the true state after step {t}", replace(window, true_next=(*others, (t, moved, pi)))))
+    return out
+
+
+def _put(rows: Any, t: int, value: Any) -> Any:
+    return (*rows[:t], value, *rows[t + 1 :])

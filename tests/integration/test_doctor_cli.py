@@ -1,0 +1,136 @@
+"""`offtrace doctor` as somebody runs it: in their own folder, on their own file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = """
+import sys
+from offtrace.doctor.command import doctor
+from offtrace import cli
+cli.VERBS["doctor"] = doctor
+cli.main(sys.argv[1:])
+"""
+
+THEIRS = """
+import numpy as np
+
+def right(q, a, r, discount, pi, mu_a, lam):
+    return _retrace(q, a, r, discount, pi, mu_a, lam, 1)
+
+def early(q, a, r, discount, pi, mu_a, lam):
+    return _retrace(q, a, r, discount, pi, mu_a, lam, 0)
+
+def _retrace(q, a, r, discount, pi, mu_a, lam, shift):
+    v = (q * pi).sum(-1)
+    g = np.zeros(len(r))
+    for t in reversed(range(len(r))):
+        g[t] = r[t] + discount[t] * v[t + 1]
+        if t + 1 < len(r):
+            c = lam * min(1.0, pi[t + shift, a[t + shift]] / mu_a[t + shift])
+            g[t] += discount[t] * c * (g[t + 1] - q[t + 1, a[t + 1]])
+    return g
+
+def adapter(window):
+    return right(window.q, window.a, window.r, window.discount, window.pi, window.mu_a, window.lambda_)
+
+def strange(colour, shape):
+    return colour
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    (tmp_path / "broken_module.py").write_text("raise RuntimeError('no licence')\n")
+    (tmp_path / "needs_more.py").write_text("import a_module_nobody_has\n")
+    return tmp_path
+
+
+def offtrace(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, "doctor", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_right(folder: Path) -> None:
+    done = offtrace(folder, "theirs:right")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("RIGHT: `right` is Retrace")
+    assert done.stderr == "importing theirs, because you named it\n"
+
+
+def test_a_mistake_is_a_finding_and_not_a_failure(folder: Path) -> None:
+    done = offtrace(folder, "theirs:early")
+    assert done.returncode == 0
+    assert "MISTAKE in `early`: c is used one step early." in done.stdout
+    assert "^^^^^^^" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+def test_strict_is_for_scripts(folder: Path) -> None:
+    done = offtrace(folder, "theirs:early", "--strict")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "offtrace: `theirs:early` is not right (mistake)."
+    assert offtrace(folder, "theirs:right", "--strict").returncode == 0
+
+
+def test_json(folder: Path) -> None:
+    done = offtrace(folder, "theirs:early", "--json", "--convention", "single numpy", "--trace", "retrace")
+    verdict = json.loads(done.stdout)
+    assert verdict["right"] is False
+    assert verdict["mistakes"] == ["c_one_step_early"]
+    assert verdict["term"] == "c_{t+1}"
+    assert verdict["given"] != verdict["expected"]
+
+
+def test_an_adapter(folder: Path) -> None:
+    done = offtrace(folder, "theirs:adapter")
+    assert done.returncode == 0
+    assert "RIGHT" in done.stdout
+
+
+def test_list(folder: Path) -> None:
+    done = offtrace(folder, "--list")
+    assert done.returncode == 0
+    assert "policy_of_wrong_state" in done.stdout
+    assert done.stderr == ""  # nothing was imported
+
+
+def test_help_shows_an_adapter(folder: Path) -> None:
+    done = offtrace(folder, "--help")
+    assert done.returncode == 0
+    assert "def adapter(window)" in done.stdout
+    assert "because you named it" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "name a function"),
+        (("theirs",), "MODULE:FUNCTION"),
+        (("nowhere:f",), "no module named 'nowhere'"),
+        (("needs_more:f",), "no module named 'a_module_nobody_has'"),
+        (("broken_module:f",), "RuntimeError: no licence"),
+        (("theirs:missing",), "has no attribute 'missing'"),
+        (("theirs:number",), "is not a function"),
+        (("theirs:right", "--trace", "retraced"), "`trace` must be one of"),
+        (("theirs:right", "--convention", "sideways"), "`convention` may say"),
+        (("theirs:right", "--lambda", "2"), "`lambda_` must be in"),
+        (("theirs:strange",), "fits no known convention"),
+    ],
+)
+def test_wrong_input_is_one_line_without_a_traceback(folder: Path, arguments: tuple[str, ...], text: str) -> None:
+    done = offtrace(folder, *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("offtrace: ")]
+    assert len(errors) == 1
+    assert text in errors[0]
+    if "strange" in str(arguments):
+        assert "def adapter(window)" in done.stderr

@@ -1,0 +1,661 @@
+"""The doctor: right functions are found right, every known mistake is found in its own variant and in no other, two
+mistakes at once are never given a wrong name, and what is not in the list gets evidence."""
+
+import functools
+import importlib
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from offtrace.doctor import MISTAKES, Verdict, check, search
+from offtrace.doctor.golden import GAMMA, GOLDEN, LAMBDA, WINDOWS, Golden, _rough
+from offtrace.doctor.mistakes import ALGORITHMS, EQUATION, RIGHT, Reading, reading, targets
+from offtrace.returns import reference
+
+ENTRIES = list(MISTAKES.values())
+VARIANTS = [(entry.name, i) for entry in ENTRIES for i in range(len(entry.variants))]
+
+
+def variant(how: Reading, algorithm: str = "retrace") -> Callable[..., np.ndarray]:
+    """A function of arrays that computes what the broken reference computes; it knows the ends, and takes λ."""
+
+    def target(
+        q, pi, mu, a, r, terminated, truncated, reset, mask, next_q, next_pi, next_a, lambda_, gamma
+    ) -> np.ndarray:
+        window = Golden(
+            name="",
+            q=_rows(q),
+            pi=_rows(pi),
+            mu=_rows(mu),
+            a=(*map(int, a), int(next_a[-1])),
+            r=tuple(map(float, r)),
+            terminated=tuple(map(bool, terminated)),
+            truncated=tuple(map(bool, truncated)),
+            starts=tuple(map(bool, reset)),
+            real=tuple(bool(x) for x in mask),
+            true_next=tuple((t, _rows(next_q)[t], _rows(next_pi)[t]) for t in range(len(r))),
+        )
+        assert gamma == GAMMA
+        return np.array(targets(window, algorithm, float(lambda_), how))
+
+    return target
+
+
+def _rows(values: Any) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(map(float, row)) for row in values)
+
+
+def unseen() -> list[Golden]:
+    """Windows that the doctor does not have."""
+    rng = random.Random(7)
+    other = ((1, (1.5, -2.0), 0.25),)
+    return [
+        *(_rough("", rng, n) for n in (1, 2, 3, 5)),
+        *(_rough("", rng, 4, terminated=ends) for ends in ((0,), (1,), (3,), (1, 2))),
+        _rough("", rng, 4, truncated=(1,), true_next=other),
+        _rough("", rng, 5, truncated=(1,), dummy=(2,)),
+        _rough("", rng, 3, truncated=(2,)),
+    ]
+
+
+def numbers(windows: list[Golden], how: Reading, algorithm: str = "retrace", lam: float = LAMBDA) -> np.ndarray:
+    rows = [np.array(targets(w, algorithm, lam, how))[np.array(w.real)] for w in windows]
+    return np.concatenate(rows)
+
+
+def reproduces(verdict: Verdict, names: tuple[str, ...], how: Reading) -> bool:
+    """Some variant of the mistakes named gives what the function gives, on windows that it was not chosen by."""
+    wanted = numbers(unseen(), how)
+    for changes in itertools.product(*(MISTAKES[name].variants for name in names)):
+        candidate = reading(*changes)
+        assert verdict.trace is not None
+        if candidate is not None:
+            got = numbers(unseen(), candidate, verdict.trace, verdict.lambda_ or 0.0)
+            if np.allclose(got, wanted, rtol=1e-9, atol=1e-9):
+                return True
+    return False
+
+
+# -- the reference behind it ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: w.name)
+@pytest.mark.parametrize("name", [name for name in ot.TRACES if ot.TRACES[name].markov])
+def test_the_recursion_is_the_double_sum(window: Golden, name: str) -> None:
+    """Plain Python against the paper's own line, which knows nothing of recursions."""
+    n = window.n
+    trace = ot.trace(name, lambda_=LAMBDA if name != "one_step" else 0.0)
+    inputs = (
+        {"q": np.array(window.q), "pi": np.array(window.pi), "a": np.array(window.a[:n])} if trace.needs_q else {}
+    )
+    c = trace(pi_a=np.array(window.pi_a[:n]), mu_a=np.array(window.mu_a[:n]), **inputs)
+    delta = reference.corrections(
+        q_a=window.q_a[:n],
+        expected_q=window.next_v,
+        r=window.r,
+        discount=[0.0 if end else GAMMA for end in window.terminated],
+        c=c,
+        reset=np.array(window.starts),
+    )
+    real = np.array(window.real)
+    expected = (np.array(window.q_a[:n]) + delta)[real]
+    assert np.array(targets(window, name, trace.lambda_))[real] == pytest.approx(expected, rel=1e-13, abs=1e-13)
+
+
+@pytest.mark.parametrize("name", [name for name in ot.TRACES if not ot.TRACES[name].markov])
+def test_trajectory_aware_traces_are_the_library_s(name: str) -> None:
+    for w in WINDOWS:
+        expected = ot.targets(**window_arguments(w), trace=ot.trace(name, lambda_=LAMBDA))
+        real = np.array(w.real)
+        assert np.array(targets(w, name, LAMBDA))[real] == pytest.approx(expected[real], rel=1e-13, abs=1e-13)
+
+
+def window_arguments(w: Golden) -> dict[str, Any]:
+    return {
+        "q": np.array(w.q),
+        "a": np.array(w.a[: w.n]),
+        "r": np.array(w.r),
+        "discount": np.where(w.terminated, 0.0, GAMMA),
+        "pi": np.array(w.pi),
+        "mu_a": np.array(w.mu_a[: w.n]),
+        "expected_q": np.array(w.next_v),
+        "reset": np.array(w.starts),
+    }
+
+
+def test_golden_windows_are_small_enough_for_paper() -> None:
+    for w in GOLDEN:
+        assert w.n <= 3
+        for x in (*w.r, *(x for row in w.q for x in row)):
+            assert x == int(x)
+            assert abs(x) <= 16
+        for row in (*w.pi, *w.mu):
+            assert sum(row) == 1
+            assert all(p > 0 for p in row)
+            assert all((4 * p).is_integer() for p in row) or "tiny" in w.name
+        assert all(q[0] != q[1] for q in w.q)  # no ties, so that greedy is one action
+    assert [w.n for w in GOLDEN] == sorted(w.n for w in GOLDEN)
+
+
+# -- right is found right ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("continuous_acer", "peng", "vtrace")])
+def test_every_trace_is_recognised(name: str) -> None:
+    """Continuous ACER with one dimension is Retrace."""
+    verdict = check(variant(RIGHT, name))
+    assert verdict.right, verdict
+    assert (verdict.trace, verdict.kind, verdict.mistakes) == (name, "right", ())
+    assert verdict.lambda_ == (None if name == "one_step" else LAMBDA)
+    assert not verdict.untested
+
+
+@pytest.mark.parametrize(
+    ("library", "layout"),
+    [("numpy", "single"), ("numpy", "time-major"), ("torch", "single"), ("torch", "time-major"), ("jax", "single")],
+)
+def test_this_library_is_right(library: str, layout: str) -> None:
+    if library != "numpy":
+        pytest.importorskip(library)
+    fn = functools.partial(ot.targets, trace=ot.Retrace(0.9))
+    verdict = check(fn, convention=f"{layout} {library}")
+    assert verdict.right, verdict
+    assert verdict.trace == "retrace"
+    assert verdict.lambda_ == pytest.approx(0.9, abs=1e-5)
+    assert verdict.mistakes == ()
+    assert not verdict.untested
+
+
+def test_this_library_s_primitive_is_right() -> None:
+    verdict = check(ot.corrections)
+    assert verdict.right, verdict
+    assert "TD errors" in verdict.output
+
+
+def test_this_library_s_vtrace_and_peng_are_right() -> None:
+    assert check(ot.vtrace_targets).trace == "vtrace"
+    assert check(ot.peng_targets).trace == "peng"
+
+
+def test_rlax_is_right_up_to_its_epsilon_which_is_named() -> None:
+    rlax = pytest.importorskip("rlax")
+    verdict = check(rlax.retrace)
+    assert verdict.right, verdict
+    assert verdict.mistakes == ("epsilon_added_to_mu",)
+    assert "1e-08" in verdict.text()
+    assert verdict.trace == "retrace"
+    continuous = check(rlax.retrace_continuous)
+    assert (continuous.right, continuous.mistakes) == (True, ()), continuous
+
+
+# -- every known mistake ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "i"), VARIANTS)
+def test_every_mistake_is_found_in_its_own_variant_and_in_no_other(name: str, i: int) -> None:
+    entry = MISTAKES[name]
+    verdict = check(variant(reading(entry.variants[i]) or RIGHT), convention="single numpy")
+    assert verdict.mistakes == (name,), verdict
+    assert verdict.alternatives == ()
+    assert verdict.trace == "retrace"
+    small = "epsilon" in name and entry.variants[i]["epsilon"] <= 1e-6
+    assert verdict.right == small
+    assert verdict.window is not None
+    assert verdict.given != pytest.approx(verdict.expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["rbis", "truncated_is", "recursive_retrace", "tree_backup", "q_sigma", "watkins"])
+def test_lambda_is_found_for_every_kind_of_trace(name: str) -> None:
+    verdict = check(fixed(variant(RIGHT, name), 0.6), convention="single numpy")
+    assert (verdict.right, verdict.trace, verdict.lambda_) == (True, name, 0.6), verdict
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if not e.name.startswith("lambda_")], ids=lambda e: e.name)
+def test_mistakes_are_found_where_lambda_is_unknown(entry: Any) -> None:
+    """λ is inferred together with the mistake; 0.6 is nobody's default."""
+    verdict = check(fixed(variant(reading(entry.variants[-1]) or RIGHT), 0.6), convention="single numpy")
+    assert verdict.mistakes == (entry.name,), verdict
+    assert verdict.lambda_ == 0.6
+
+
+def fixed(fn: Callable[..., np.ndarray], lam: float) -> Callable[..., np.ndarray]:
+    def without_lambda(q, pi, mu, a, r, terminated, truncated, reset, mask, next_q, next_pi, next_a, gamma):
+        return fn(q, pi, mu, a, r, terminated, truncated, reset, mask, next_q, next_pi, next_a, lam, gamma)
+
+    return without_lambda
+
+
+@pytest.mark.parametrize("trace", ["tree_backup", "importance_sampling", "q_lambda"])
+def test_mistakes_are_found_in_other_traces(trace: str) -> None:
+    """Where the trace reads the term at all: Q(λ) has the same c everywhere, TB reads no μ."""
+    for entry in ENTRIES:
+        how = reading(entry.variants[0]) or RIGHT
+        verdict = check(variant(how, trace), convention="single numpy")
+        wanted, right = (numbers(list(WINDOWS), h, trace) for h in (how, RIGHT))
+        if np.allclose(wanted, right):
+            assert verdict.right
+        elif verdict.kind == "right":
+            named = numbers(unseen(), RIGHT, verdict.trace or "", verdict.lambda_ or 0.0)
+            assert named == pytest.approx(numbers(unseen(), how, trace))
+        else:
+            explanations = verdict.alternatives or (verdict.mistakes,)
+            assert (entry.name,) in explanations, verdict
+
+
+def test_two_mistakes_are_never_given_a_wrong_name() -> None:
+    """Named alone, together, or among several: what is named reproduces the function on windows unseen."""
+    seen = dict.fromkeys(("mistake", "mistakes", "ambiguous", "right", "unknown"), 0)
+    for first, second in itertools.combinations(ENTRIES, 2):
+        how = reading(first.variants[0], second.variants[0])
+        if how is None:
+            continue
+        verdict = check(variant(how), convention="single numpy")
+        seen[verdict.kind] += 1
+        if verdict.kind == "right":
+            got = numbers(unseen(), RIGHT, verdict.trace or "", verdict.lambda_ or 0.0)
+            if not verdict.mistakes:
+                assert got == pytest.approx(numbers(unseen(), how)), verdict
+            continue
+        assert verdict.kind != "unknown", verdict
+        explanations = verdict.alternatives or (verdict.mistakes,)
+        assert all(reproduces(verdict, names, how) for names in explanations), (first.name, second.name, verdict)
+    assert seen["mistakes"] > 150
+    assert seen["right"] <= 1
+
+
+def test_three_mistakes_are_evidence_or_true() -> None:
+    """Two names for three mistakes only where one of them changes nothing."""
+    rng = random.Random(3)
+    kinds = []
+    for _ in range(25):
+        how = reading(*(rng.choice(entry.variants) for entry in rng.sample(ENTRIES, 3)))
+        if how is None:
+            continue
+        verdict = check(variant(how), convention="single numpy")
+        kinds.append(verdict.kind)
+        if verdict.kind != "unknown":
+            assert all(reproduces(verdict, names, how) for names in verdict.alternatives or (verdict.mistakes,))
+    assert kinds.count("unknown") > len(kinds) / 2
+
+
+def test_entries_are_complete() -> None:
+    for name, entry in MISTAKES.items():
+        assert name == entry.name
+        assert entry.where in EQUATION
+        assert entry.sentence.endswith(".")
+        assert entry.remedy.endswith(".")
+        assert all(reading(change) is not None for change in entry.variants)
+
+
+# -- conventions ------------------------------------------------------------------------------------------------
+# The same recursion behind the signatures that people write.
+
+
+def retrace(q, a, r, discount, pi, mu_a, lam, *, shift=1) -> np.ndarray:
+    """One stream; `shift` 0 uses c one step early."""
+    n, v = len(r), (q * pi).sum(-1)
+    g = np.zeros(n)
+    for t in reversed(range(n)):
+        g[t] = r[t] + discount[t] * v[t + 1]
+        if t + 1 < n:
+            c = lam * min(1.0, pi[t + shift, a[t + shift]] / mu_a[t + shift])
+            g[t] += discount[t] * c * (g[t + 1] - q[t + 1, a[t + 1]])
+    return g
+
+
+def taken(rows: np.ndarray, a: np.ndarray) -> np.ndarray:
+    return np.array([rows[t, a[t]] for t in range(len(a))])
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+
+
+def streams(axis: int, *arrays: np.ndarray) -> list[list[np.ndarray]]:
+    assert all(x.ndim >= 2 for x in arrays)
+    return [[np.take(x, b, axis=axis) for x in arrays] for b in range(arrays[0].shape[axis])]
+
+
+def single_stream(q, a, r, discount, pi, mu, lam):
+    return retrace(q, a, r, discount, pi, taken(mu, a), lam)
+
+
+def time_major_logits(q, actions, rewards, not_done, pi_logits, mu_logits, gamma, lam=0.95):
+    columns = []
+    for x, a, r, alive, p, m in streams(1, q, actions, rewards, not_done, pi_logits, mu_logits):
+        assert x.shape == (len(r) + 1, 2)
+        columns.append(retrace(x, a, r, gamma * alive, softmax(p), taken(softmax(m), a), lam) - taken(x, a))
+    return np.stack(columns, axis=1)
+
+
+def batch_major_loss(q_values, actions, rewards, dones, target_probs, behaviour_probs, gamma, lambda_):
+    errors = []
+    for x, a, r, done, p, m in streams(0, q_values, actions, rewards, dones, target_probs, behaviour_probs):
+        assert x.shape == (len(r) + 1, 2)
+        errors.append(retrace(x, a, r, gamma * (1 - done), p, taken(m, a), lambda_) - taken(x, a))
+    return 0.5 * np.mean(np.square(errors))
+
+
+def q_and_v_with_ratios(q_a, v, rewards, discounts, rho):
+    g = np.zeros(len(rewards))
+    for t in reversed(range(len(rewards))):
+        g[t] = rewards[t] + discounts[t] * v[t + 1]
+        if t + 1 < len(g):
+            g[t] += discounts[t] * min(1.0, rho[t + 1]) * (g[t + 1] - q_a[t + 1])
+    return g
+
+
+def log_probabilities_of_taken_actions(q_a, next_v, r, terminated, truncated, log_pi, log_mu, gamma, lmbda):
+    delta = r + gamma * (1 - terminated) * next_v - q_a
+    c = lmbda * np.exp(np.minimum(0, log_pi - log_mu))
+    for t in reversed(range(len(r) - 1)):
+        delta[t] += gamma * (1 - (terminated | truncated)[t]) * c[t + 1] * delta[t + 1]
+    return {"td_error": delta, "loss": 0.5 * delta**2}
+
+
+def shifted_as_in_rlax(q_tm1, q_t, a_tm1, a_t, r_t, discount_t, pi_t, mu_t, lambda_):
+    n, v = len(r_t), (pi_t * q_t).sum(-1)
+    g = r_t + discount_t * v
+    for t in reversed(range(n - 1)):
+        c = lambda_ * min(1.0, pi_t[t, a_t[t]] / mu_t[t, a_t[t]])
+        g[t] += discount_t[t] * c * (g[t + 1] - q_t[t, a_t[t]])
+    return g - taken(q_tm1, a_tm1)
+
+
+SIGNATURES = {
+    single_stream: ("single stream", "targets", LAMBDA),
+    time_major_logits: ("time-major", "TD errors", LAMBDA),
+    batch_major_loss: ("batch-major", "a loss, half the mean squared", LAMBDA),
+    q_and_v_with_ratios: ("single stream", "targets", 1.0),
+    log_probabilities_of_taken_actions: ("single stream", "TD errors", LAMBDA),
+    shifted_as_in_rlax: ("single stream", "TD errors", LAMBDA),
+}
+
+
+@pytest.mark.parametrize("fn", SIGNATURES, ids=lambda fn: fn.__name__)
+def test_conventions_are_found_by_trying(fn: Callable[..., Any]) -> None:
+    layout, output, lam = SIGNATURES[fn]
+    verdict = check(fn)
+    assert verdict.right, verdict
+    assert verdict.trace == "retrace"
+    assert verdict.mistakes == ()
+    assert verdict.lambda_ == lam
+    assert layout in verdict.convention
+    assert output in verdict.output
+
+
+def test_torch_functions_get_tensors() -> None:
+    torch = pytest.importorskip("torch")
+
+    def batch_major(q, actions, rewards, dones, pi, mu_a, gamma: float, lam: float):
+        q_a = torch.gather(q[:, :-1], -1, actions.unsqueeze(-1)).squeeze(-1)
+        pi_a = torch.gather(pi[:, :-1], -1, actions.unsqueeze(-1)).squeeze(-1)
+        discount = gamma * (~dones).float()
+        v = (pi * q).sum(-1)[:, 1:]
+        c = lam * (pi_a / mu_a).clamp(max=1.0)
+        carry, out = torch.zeros_like(rewards[:, 0]), []
+        for t in reversed(range(rewards.shape[1])):
+            carry = rewards[:, t] + discount[:, t] * (v[:, t] + carry) - q_a[:, t]
+            out.insert(0, carry + q_a[:, t])
+            carry = c[:, t] * carry
+        return torch.stack(out, dim=1)
+
+    verdict = check(batch_major, convention="torch")
+    assert verdict.right, verdict
+    assert verdict.convention.startswith("batch-major; PyTorch")
+    assert verdict.tolerance == 2e-5
+
+
+def test_jax_functions_get_jax_arrays() -> None:
+    jax = pytest.importorskip("jax")
+
+    def scanned(q_a, v, r, discount, rho):
+        def step(carry, row):
+            r, discount, v, rho, q_a = row
+            g = r + discount * (v + carry)
+            return jax.numpy.minimum(1.0, rho) * (g - q_a), g
+
+        return jax.lax.scan(step, 0.0, (r, discount, v[1:], rho, q_a), reverse=True)[1]
+
+    verdict = check(scanned, convention="single jax")
+    assert (verdict.right, verdict.trace, verdict.lambda_) == (True, "retrace", 1.0), verdict
+
+
+def test_a_function_of_one_window_is_its_own_convention() -> None:
+    def adapter(window):
+        return retrace(window.q, window.a, window.r, window.discount, window.pi, window.mu_a, window.lambda_)
+
+    assert check(adapter).right
+    other = check(
+        functools.partial(retrace, shift=0),
+        convention=lambda fn, w: fn(w.q, w.a, w.r, w.discount, w.pi, w.mu_a, w.lambda_),
+    )
+    assert other.mistakes == ("c_one_step_early",)
+
+
+def test_what_an_adapter_may_ask_for() -> None:
+    def adapter(window):
+        return window.colour
+
+    with pytest.raises(AttributeError, match=r"a window has .*next_v"):
+        check(adapter)
+
+
+def test_no_convention() -> None:
+    def strange(q, colour):
+        return q
+
+    with pytest.raises(ValueError, match=r"(?s)`colour`.*def adapter\(window\)"):
+        check(strange)
+
+    def empty(q, a, r, discount, pi, mu, lam):
+        return None
+
+    with pytest.raises(ValueError, match=r"(?s)fits no known convention.*def adapter"):
+        check(empty)
+    with pytest.raises(ValueError, match="`convention` may say"):
+        check(single_stream, convention="sideways")
+
+
+# -- mistakes as people make them -------------------------------------------------------------------------------
+
+
+def early(q, a, r, discount, pi, mu, lam):
+    return retrace(q, a, r, discount, pi, taken(mu, a), lam, shift=0)
+
+
+def epsilon(q, a, r, discount, pi, mu, lam):
+    return retrace(q, a, r, discount, pi, taken(mu, a) + 1e-6, lam)
+
+
+def twice(q, a, r, discount, pi, mu, lam):
+    return retrace(q, a, r, discount, pi, taken(mu, a), lam * lam)
+
+
+def unused(q, a, r, discount, pi, mu, lam):
+    return retrace(q, a, r, discount, pi, taken(mu, a), 1.0)
+
+
+def rolled(q, a, r, discount, pi, mu, lam):
+    return retrace(q, a, np.roll(r, -1), discount, pi, taken(mu, a), lam)
+
+
+def stale_policy(q, a, r, discount, pi, mu, lam):
+    v = (pi[:-1] * q[1:]).sum(-1)
+    g = r + discount * v
+    for t in reversed(range(len(r) - 1)):
+        c = lam * min(1.0, pi[t + 1, a[t + 1]] / mu[t + 1, a[t + 1]])
+        g[t] += discount[t] * c * (g[t + 1] - q[t + 1, a[t + 1]])
+    return g
+
+
+def uncut(q, a, r, done, pi, mu, gamma, lam):
+    delta = r + gamma * (1 - done) * (pi * q).sum(-1)[1:] - taken(q, a)
+    for t in reversed(range(len(r) - 1)):
+        delta[t] += gamma * lam * min(1.0, pi[t + 1, a[t + 1]] / mu[t + 1, a[t + 1]]) * delta[t + 1]
+    return delta
+
+
+def greedy_loss(q, a, r, done, pi, mu, gamma, lam):
+    value = np.concatenate([q[:1] * 0, q[1:].max(-1, keepdims=True) * np.ones(2)[None]])
+    g = retrace(value, np.zeros_like(a), r, gamma * (1 - done), pi, np.ones(len(a)), 0.0)
+    for t in reversed(range(len(r) - 1)):
+        c = lam * min(1.0, pi[t + 1, a[t + 1]] / mu[t + 1, a[t + 1]])
+        g[t] += gamma * (1 - done[t]) * c * (g[t + 1] - q[t + 1, a[t + 1]])
+    return ((g - taken(q, a)) ** 2).mean()
+
+
+HAND_WRITTEN = {
+    early: "c_one_step_early",
+    epsilon: "epsilon_added_to_mu",
+    twice: "lambda_twice",
+    unused: "lambda_left_out",
+    rolled: "reward_one_step_early",
+    stale_policy: "policy_of_wrong_state",
+    uncut: "trace_not_cut",
+    greedy_loss: "expectation_is_max",
+}
+
+
+@pytest.mark.parametrize("fn", HAND_WRITTEN, ids=lambda fn: fn.__name__)
+def test_mistakes_written_by_hand(fn: Callable[..., Any]) -> None:
+    """None of this goes through the doctor's own reference."""
+    verdict = check(fn)
+    assert verdict.mistakes == (HAND_WRITTEN[fn],), verdict
+    assert verdict.trace == "retrace"
+
+
+def test_the_numbers_in_the_verdict_are_the_function_s_own() -> None:
+    verdict = check(early)
+    assert verdict.window is not None
+    assert verdict.step is not None
+    w = verdict.window
+    arguments = window_arguments(w)
+    given = early(*(arguments[k] for k in ("q", "a", "r", "discount", "pi")), np.array(w.mu), LAMBDA)
+    right = ot.targets(**arguments, trace=ot.Retrace(LAMBDA))
+    assert verdict.given == given[verdict.step]
+    assert verdict.expected == pytest.approx(right[verdict.step])
+    assert verdict.given_row == pytest.approx(given)
+    assert verdict.term == "c_{t+1}"
+
+
+def test_another_trace_is_called_by_its_name() -> None:
+    def unclipped(q, a, r, discount, pi, mu, lam):
+        v = (pi * q).sum(-1)
+        g = r + discount * v[1:]
+        for t in reversed(range(len(r) - 1)):
+            c = lam * pi[t + 1, a[t + 1]] / mu[t + 1, a[t + 1]]
+            g[t] += discount[t] * c * (g[t + 1] - q[t + 1, a[t + 1]])
+        return g
+
+    assert (check(unclipped).right, check(unclipped).trace) == (True, "importance_sampling")
+    named = check(unclipped, trace="retrace")
+    assert (named.right, named.kind, named.trace) == (False, "another", "importance_sampling")
+    assert "NOT WHAT YOU NAMED" in named.text()
+
+
+def test_lambda_that_the_function_does_not_take() -> None:
+    def fixed(q, a, r, discount, pi, mu):
+        return retrace(q, a, r, discount, pi, taken(mu, a), 0.81)
+
+    found = check(fixed)
+    assert (found.right, found.lambda_, found.lambda_known) == (True, 0.81, False)
+    assert check(fixed, lambda_=0.9).mistakes == ("lambda_twice",)
+    other = check(fixed, lambda_=0.8)
+    assert (other.right, other.kind, other.lambda_) == (False, "another", 0.81)
+
+
+# -- what is not in the list ------------------------------------------------------------------------------------
+
+
+def test_an_unlisted_mistake_gets_evidence() -> None:
+    """The first window and step where it goes wrong, and what it wrongly depends on."""
+
+    def leaky(q, a, r, discount, pi, mu, lam):
+        return retrace(q, a, r, discount, pi, taken(mu, a), lam) + 0.125 * mu[0, 0] * r[-1]
+
+    verdict = check(leaky)
+    assert (verdict.right, verdict.kind, verdict.mistakes) == (False, "unknown", ())
+    assert verdict.trace == "retrace"
+    assert verdict.window is GOLDEN[0]
+    assert verdict.step == 0
+    assert verdict.given == 1.5 + 0.0625
+    assert verdict.expected == 1.5
+    assert any("depends on μ(·|x_0), and should not" in line for line in verdict.evidence)
+
+    def deaf(q, a, r, discount, pi, mu, lam):
+        return retrace(q, a, np.minimum(r, 1.0), discount, pi, taken(mu, a), lam)
+
+    verdict = check(deaf)
+    assert verdict.kind == "unknown"
+    assert any("does not depend on r_0, and should" in line for line in verdict.evidence)
+
+
+def test_no_text_is_wider_than_a_terminal() -> None:
+    functions = (early, uncut, single_stream, time_major_logits, greedy_loss, stale_policy, epsilon)
+    for verdict in (*map(check, functions), check(single_stream, trace="tree_backup")):
+        assert all(len(line) <= 80 for line in str(verdict).splitlines()), verdict
+
+
+def test_ties_are_told_and_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two entries that cannot be told apart are both named."""
+    monkeypatch.setitem(MISTAKES, "other_name", MISTAKES["c_one_step_early"]._replace(name="other_name"))
+    search.guesses.cache_clear()
+    try:
+        verdict = check(early)
+    finally:
+        search.guesses.cache_clear()
+    assert (verdict.right, verdict.kind, verdict.mistakes) == (False, "ambiguous", ())
+    assert verdict.alternatives == (("c_one_step_early",), ("other_name",))
+    assert "2 explanations fit" in verdict.text()
+
+
+def test_a_function_without_ends_or_bootstrap() -> None:
+    """What it cannot be told of is not blamed."""
+
+    def endless(q, a, r, pi, mu, gamma, lam):
+        discount = np.full(len(r), gamma)
+        discount[-1] = 0
+        return retrace(q, a, r, discount, pi, taken(mu, a), lam)
+
+    verdict = check(endless)
+    assert verdict.mistakes == ("no_bootstrap",)
+    assert any("ends of episodes were not tested" in note for note in verdict.notes)
+
+
+def test_the_function_s_own_error_is_told() -> None:
+    def unfinished(q, a, r, discount, pi, mu, lam):
+        return helper_that_is_missing(q)  # noqa: F821
+
+    with pytest.raises(ValueError, match="helper_that_is_missing"):
+        check(unfinished)
+
+
+def test_the_page_says_what_the_doctor_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/doctor.md, run; and every entry of the list is on the page."""
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    source = page.split("```python\n", 1)[1].split("```", 1)[0]
+    shown = page.split("```text\n", 1)[1].split("```", 1)[0]
+    (tmp_path / "my_losses.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    verdict = check(importlib.import_module("my_losses").retrace_targets)
+    assert str(verdict).strip() == shown.strip()
+    for entry in ENTRIES:
+        assert f"`{entry.name}`" in page
+        assert entry.title in page
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="`trace` must be one of"):
+        check(early, trace="retraced")
+    with pytest.raises(ValueError, match="`lambda_` must be in"):
+        check(early, lambda_=2.0)
+    not_a_function: Any = 3
+    with pytest.raises(TypeError, match="`fn` must be a function"):
+        check(not_a_function)
