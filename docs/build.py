@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "index": "README.md",
     "returns": "docs/returns.md",
+    "doctor": "docs/doctor.md",
     "deviations": "docs/deviations.md",
     "changelog": "CHANGELOG.md",
 }

@@ -316,6 +316,23 @@ def test_the_gradient_in_pi_of_an_action_that_pi_never_takes(library, cls):
         np.testing.assert_allclose(got[place], want, **CLOSE)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_gradient_in_pi_where_pi_is_zero_and_q_is_a_number(library):
+    """∂ E_π Q / ∂π(b|x) is Q(x, b) at π = 0, too: this is how a policy finds an action that it never takes."""
+    given = window()
+    rest = {name: given[name] for name in ("q", "a", "r", "discount", "mu_a")}
+    pi = given["pi"]
+    np.put_along_axis(pi[:-1], (given["a"][..., None] + 1) % 3, 0, -1)  # not the action taken
+    pi /= pi.sum(-1, keepdims=True)
+    own = {k: (jnp.asarray if library == "jax" else torch.tensor)(v) for k, v in rest.items()}
+
+    def targets(values, pi):
+        return ot.targets(**values, pi=pi, trace=ot.Retrace(0.8), validate=False, stop_gradient=False)
+
+    got = jacobians_of(library, lambda pi: targets(own, pi), {"pi": pi})
+    assert_same(got, finite_differences(lambda pi: targets(rest, pi), {"pi": pi}))
+
+
 # --- targets are constants, unless asked --------------------------------------------------------------------
 
 
@@ -414,17 +431,19 @@ def test_actions_that_pi_never_takes_give_no_nan_gradients(library, cls):
         assert np.isfinite(value).all(), name
 
 
-@pytest.mark.parametrize("cls", ot.TRACES.values())
+@pytest.mark.parametrize("garbage", ["in a masked row", "after a termination"])
+@pytest.mark.parametrize("cls", [*FIVE, ot.Watkins])
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_rows_that_are_not_read_give_no_nan_and_get_no_gradient(library, cls):
-    """Column 0: rows 0 and 1 end an episode, row 2 is padding, row 3 is real. Column 1: row 3 terminates."""
+def test_rows_that_are_not_read_give_no_nan_and_get_no_gradient(library, cls, garbage):
+    """Rows 0 and 1 of column 0 end an episode, and row 2 is padding; or row 3 terminates, and there is no mask."""
     given = window()
     rest = {"a": given.pop("a")}
-    given["discount"][1, 0] = given["discount"][3, 1] = 0
     unread = np.zeros((5, 2), bool)
-    unread[2, 0] = unread[4, 1] = True
-    rest["mask"] = ~unread[:-1]
-    rest["a"][2, 0] = -7
+    if garbage == "in a masked row":
+        given["discount"][1, 0], rest["a"][2, 0], unread[2, 0] = 0, -7, True
+        rest["mask"] = ~unread[:-1]
+    else:
+        given["discount"][3, 0], unread[4, 0] = 0, True
     for name in FLOATS:
         given[name][unread[: len(given[name])]] = np.nan
     own = ends_of(library, rest)
@@ -432,7 +451,7 @@ def test_rows_that_are_not_read_give_no_nan_and_get_no_gradient(library, cls):
     for name in FLOATS:
         np.testing.assert_array_equal(got[name][unread[: len(given[name])]], 0, err_msg=name)
         assert np.isfinite(got[name]).all(), f"{name}: {got[name]}"
-    assert (got["r"][rest["mask"]] != 0).all()  # every real reward counts for its own target at least
+    assert (got["r"][~unread[:-1]] != 0).all()  # every real reward counts for its own target at least
 
 
 # --- λ is a leaf --------------------------------------------------------------------------------------------

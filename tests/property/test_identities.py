@@ -703,6 +703,39 @@ def test_a_value_that_is_not_read_does_not_reach_the_next_row(sister, unread, wh
     assert got[2] == 7
 
 
+LIBRARIES = {"numpy": np.asarray, "jax": jnp.asarray, "torch": torch.tensor}
+
+
+def with_lambda(sister: str, library: str, lambda_) -> np.ndarray:
+    """Peng's or V-trace targets of one window of 4 steps, two wide; V-trace on-policy."""
+    make, numbers = LIBRARIES[library], np.arange(10.0).reshape(5, 2)
+    given_ = {"r": make(numbers[1:]), "discount": make(np.full((4, 2), 0.5)), "lambda_": lambda_}
+    if sister == "peng":
+        return np.asarray(ot.peng_targets(**given_, expected_q=make(numbers[1:])))
+    half = make(np.full((4, 2), 0.5))
+    return np.asarray(ot.vtrace_targets(**given_, v=make(numbers), pi_a=half, mu_a=half))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("sister", ["peng", "v_trace"])
+def test_the_sisters_take_one_lambda_per_step_in_every_form(sister, library):
+    lambdas = [0.5, 0.25, 0.75, 1.0]
+    want = with_lambda(sister, "numpy", np.repeat(np.array(lambdas)[:, None], 2, axis=1))
+    for form in (lambdas, np.array(lambdas), LIBRARIES[library](np.array(lambdas))):
+        np.testing.assert_allclose(with_lambda(sister, library, form), want, rtol=1e-6)  # JAX is in float32 here
+    np.testing.assert_array_equal(  # one number for all is the same number for each
+        with_lambda(sister, library, 0.5), with_lambda(sister, library, [0.5] * 4)
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("sister", ["peng", "v_trace"])
+@pytest.mark.parametrize("shape", [(1,), (2,), (4, 1)])
+def test_the_sisters_refuse_lambdas_that_would_broadcast(sister, library, shape):
+    with pytest.raises(ValueError, match="`lambda_`"):
+        with_lambda(sister, library, np.full(shape, 0.5))
+
+
 @few
 @given(cases(), LAMBDAS, st.data())
 def test_on_policy_v_trace_is_the_lambda_return(case, lambda_, data):

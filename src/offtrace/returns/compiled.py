@@ -51,24 +51,25 @@ def jit(**options: Any) -> Callable:
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
-def _read(q, pi, t, first, a, value, q_a, pi_a):
-    """E_π Q(x_t, ·), Q(x_t, a_t) and π(a_t|x_t) in one pass over rows of Q and π; whether every a_t exists.
+def _read(q, pi, a, value, q_a, pi_a):
+    """E_π Q(x_t, ·), Q(x_t, a_t) and π(a_t|x_t) from rows of Q and π; whether every a_t exists.
 
     Sums in any order, but keeps NaN and infinities, which tell that Q needs care.
     """
-    num_actions = np.uint64(q.shape[2])
-    lost = False
     for j in range(value.size):
         total = q.dtype.type(0)
-        for i in range(q.shape[2]):
-            total += pi[t, first + j, i] * q[t, first + j, i]
+        for i in range(q.shape[1]):
+            total += pi[j, i] * q[j, i]
         value[j] = total
+    num_actions = np.uint64(q.shape[1])
+    lost = False
+    for j in range(value.size):  # the rows are in the cache by now
         action = np.uint64(a[j])  # a negative one is out of range, too
         outside = action >= num_actions
         lost |= outside
         action = np.uint64(0) if outside else action
-        q_a[j] = q[t, first + j, action]
-        pi_a[j] = pi[t, first + j, action]
+        q_a[j] = q[j, action]
+        pi_a[j] = pi[j, action]
     return not lost
 
 
@@ -149,21 +150,24 @@ def _actions_exist(a, mask, t, first, count, num_actions):
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
-def _off_by(pi, t, b):
-    """How far a row of π is from a distribution: |Σ π − 1| + Σ |π| − Σ π; NaN stays NaN."""
-    total = pi.dtype.type(0)
-    absolute = pi.dtype.type(0)
-    for i in range(pi.shape[2]):
-        total += pi[t, b, i]
-        absolute += abs(pi[t, b, i])
-    return abs(total - 1) + (absolute - total)
+def _off_by(pi, out):
+    """How far rows of π are from distributions: |Σ π − 1| + Σ |π| − Σ π; NaN stays NaN."""
+    for j in range(out.size):
+        total = pi.dtype.type(0)
+        absolute = pi.dtype.type(0)
+        for i in range(pi.shape[1]):
+            total += pi[j, i]
+            absolute += abs(pi[j, i])
+        out[j] = abs(total - 1) + (absolute - total)
 
 
 @jit()
-def _distributions(pi, t, first, count, discount, mask, tolerance):
+def _distributions(pi, t, first, discount, mask, tolerance, scratch):
     """Whether the rows of π that are read, as a step's own or as a successor, are distributions."""
-    for b in range(first, first + count):
-        if not _off_by(pi, t, b) <= tolerance:
+    _off_by(pi[t, first : first + scratch.size], scratch)
+    for j in range(scratch.size):
+        if not scratch[j] <= tolerance:
+            b = first + j
             own = t < discount.shape[0] and _real(mask, t, b)
             if own or (t > 0 and _real(mask, t - 1, b) and discount[t - 1, b] != 0):
                 return False
@@ -171,17 +175,25 @@ def _distributions(pi, t, first, count, discount, mask, tolerance):
 
 
 @jit()
-def _steps(t, first, r, discount, q_a, mu_a, out, mask, tolerance):
+def _steps(r, discount, q_a, mu_a, target, mask, tolerance):
     """Whether real steps hold numbers that may be used; comparisons with NaN are False, and inf − inf is NaN."""
-    fine = True
-    for j in range(q_a.size):
-        b = first + j
-        d, reward, target = discount[t, b], r[t, b], out[t, b]
-        good = (d >= 0) & (d <= 1) & (reward - reward == 0) & (q_a[j] - q_a[j] == 0) & (target - target == 0)
-        if mu_a.size > 0:
-            good &= (mu_a[t, b] > 0) & (mu_a[t, b] <= 1 + tolerance)
-        fine &= good or not _real(mask, t, b)
-    return fine
+    bad = 0
+    for j in range(r.size):
+        d = discount[j]
+        good = (d >= 0) & (d <= 1) & (r[j] - r[j] == 0) & (q_a[j] - q_a[j] == 0) & (target[j] - target[j] == 0)
+        bad += 0 if good else 1
+    for j in range(mu_a.size):
+        good = (mu_a[j] > 0) & (mu_a[j] <= 1 + tolerance)
+        bad += 0 if good else 1
+    if bad > 0 and mask.size > 0:  # were they real?
+        bad = 0
+        for j in range(r.size):
+            d = discount[j]
+            good = (d >= 0) & (d <= 1) & (r[j] - r[j] == 0) & (q_a[j] - q_a[j] == 0) & (target[j] - target[j] == 0)
+            if mu_a.size > 0:
+                good &= (mu_a[j] > 0) & (mu_a[j] <= 1 + tolerance)
+            bad += 1 if mask[j] and not good else 0
+    return bad == 0
 
 
 @jit()
@@ -203,12 +215,12 @@ def _targets(
         count = last - first
         carried, c = precise[0, :count], precise[1, :count]
         value, q_a, pi_a = read[0, :count], read[1, :count], read[2, :count]
-        _read(q, pi, n, first, a[n - 1, first:last], value, q_a, pi_a)
+        _read(q[n, first:last], pi[n, first:last], a[n - 1, first:last], value, q_a, pi_a)
         if not _finite(value):
             _expect_carefully(q, pi, n, first, value)
         carried[:] = value
         if validate:
-            fine &= _distributions(pi, n, first, count, discount, mask, tolerance)
+            fine &= _distributions(pi, n, first, discount, mask, tolerance, pi_a)
         for back in range(n):
             t = n - 1 - back
             if t == 0 and not validate:  # row 0 of Q and π is read by nobody
@@ -217,7 +229,7 @@ def _targets(
                     for b in range(first, last):
                         out[0, b] = out[0, b] if mask[0, b] else 0
                 break
-            exist = _read(q, pi, t, first, a[t, first:last], value, q_a, pi_a)
+            exist = _read(q[t, first:last], pi[t, first:last], a[t, first:last], value, q_a, pi_a)
             fine &= exist or _actions_exist(a, mask, t, first, count, q.shape[2])
             if not _finite(value):
                 _expect_carefully(q, pi, t, first, value)
@@ -241,10 +253,13 @@ def _targets(
                     carried[j] = carried[j] if mask[t, first + j] else value[j]
                     out[t, first + j] = out[t, first + j] if mask[t, first + j] else 0
             if validate:
-                mu = mu_a if kind == RETRACE or kind == IS else mu_a[:0]
+                mu = mu_a[t, first:last] if kind == RETRACE or kind == IS else mu_a[:0, 0]
+                real = mask[t, first:last] if mask.size > 0 else mask[:0, 0]
                 fine &= _finite(value) and (t == 0 or _finite(carried))
-                fine &= _distributions(pi, t, first, count, discount, mask, tolerance)
-                fine &= _steps(t, first, r, discount, q_a, mu, out, mask, tolerance)
+                fine &= _distributions(pi, t, first, discount, mask, tolerance, pi_a)
+                fine &= _steps(
+                    r[t, first:last], discount[t, first:last], q_a, mu, out[t, first:last], real, tolerance
+                )
     return FINE if fine else STRANGE
 
 
@@ -292,7 +307,8 @@ def _fold_backward(gradient, correction, expected_q, discount, c, reset, mask, t
                 cut = (reset.size > 0 and reset[t + 1, b]) or (mask.size > 0 and not mask[t + 1, b])
                 if not cut and c[t + 1, b] != 0:
                     ahead += float64(c[t + 1, b]) * correction[t + 1, b]
-            to_discount[t, b] = e * ahead if e != 0 else 0.0
+            unread = discount[t, b] == 0 and ahead - ahead != 0
+            to_discount[t, b] = 0.0 if e == 0 or unread else e * ahead
 
 
 @jit()

@@ -149,7 +149,7 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        saved = [None if value is None else value.contiguous().numpy() for value in ctx.saved_tensors]
+        saved: list[Any] = [None if value is None else value.contiguous().numpy() for value in ctx.saved_tensors]
         correction, expected_q, discount, c, reset, mask = saved
         g = gradient.contiguous().numpy()
         to_delta, to_discount, to_c = on_cpu.fold_backward(g, correction, expected_q, discount, c, reset, mask)
