@@ -84,8 +84,8 @@ class Trace:
     def coefficients(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
         """c = λ · factor, unchecked."""
         factor = self.factor(likelihoods, q=q, pi=pi, a=a)
-        check_lambda_shape(self, tuple(factor.shape))
-        return lead(_like(self.lambda_, factor), np.ndim(factor)) * factor
+        check_lambda_shape(self.lambda_, tuple(factor.shape))
+        return lead(like(self.lambda_, factor), np.ndim(factor)) * factor
 
 
 @dataclass(frozen=True)
@@ -292,10 +292,10 @@ class TrajectoryAware(Trace):
         _check_inputs(self, likelihoods, q=None, pi=None, a=None)
         check(likelihoods, needs_mu=True, tol=tolerance(*likelihoods))
         xp, log_ratio = likelihoods.xp, likelihoods.log_ratio()
-        check_lambda_shape(self, tuple(log_ratio.shape))
+        check_lambda_shape(self.lambda_, tuple(log_ratio.shape))
         if log_ratio.shape[0] == 0:
             return xp.zeros_like(log_ratio)
-        lambdas = lead(_like(self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
+        lambdas = lead(like(self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
         beta = lambda_product = xp.ones_like(log_ratio[0])
         log_product = xp.zeros_like(log_ratio[0])
         betas = [beta]
@@ -388,9 +388,9 @@ def trace(name: str, /, **parameters: Any) -> Trace:
     return cls(**parameters)
 
 
-def check_lambda_shape(trace: Trace, steps: tuple[int, ...]) -> None:
+def check_lambda_shape(lambda_: Any, steps: tuple[int, ...]) -> None:
     """λ is one number, one per step, or one per step and batch element; nothing else broadcasts."""
-    got = tuple(np.shape(getattr(trace, "lambda_", 0.0)))
+    got = tuple(np.shape(lambda_))
     if got and got != steps and got != steps[:1]:
         allowed = f"({steps[0]},) or {steps}" if len(steps) > 1 else f"{steps}"
         raise ValueError(f"`lambda_` must be a number, or have one for each step, {allowed}; got shape {got}.")
@@ -404,7 +404,7 @@ def _as_array(numbers: Any) -> Any:
         return numbers
 
 
-def _like(value: Any, other: Array) -> Any:
+def like(value: Any, other: Array) -> Any:
     """A NumPy array in the library of the others; numbers stay numbers."""
     if not isinstance(value, np.ndarray) or library(other) == "numpy":
         return value

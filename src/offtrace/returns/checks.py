@@ -11,7 +11,7 @@ from offtrace import likelihoods
 from offtrace.arrays import Array, namespace, take_action
 from offtrace.likelihoods import Likelihoods
 from offtrace.refusals import first, number, refuse, where
-from offtrace.returns.window import Window, real_rows, taken
+from offtrace.returns.window import Window, real_rows, rows_read, taken
 from offtrace.returns.window import likelihoods as likelihoods_of
 from offtrace.traces import TRACES
 
@@ -29,7 +29,7 @@ def check(window: Window, trace: Any, *, tol: float) -> None:
         check_policy(window, "pi", window.pi, tol=tol)
     if window.q is not None:
         if window.expected_q is None:
-            read = _rows_read(window, real)[..., None]
+            read = rows_read(window)[..., None]
             read = read if window.pi is None else read & (window.pi != 0)
             remedy = "Where an action is not there, π is 0 and Q may be anything."
             refuse(read & ~xp.isfinite(window.q), "q", "must be finite where π > 0", window.q, remedy)
@@ -126,22 +126,13 @@ def _used(window: Window, real: Array) -> Array:
 
 def check_policy(window: Window, name: str, pi: Array, *, tol: float) -> None:
     """The rows of a policy that are read, as a step's own or as its successor's, are distributions."""
-    real = real_rows(window)
-    read = _rows_read(window, real)
+    read = rows_read(window)
     hint = "Logarithms go in as `log_pi_a=`."
     refuse(read[..., None] & ~(pi >= -tol), name, "must be probabilities, at least 0", pi, hint)
     refuse(read[..., None] & ~(pi <= 1 + tol), name, "must be probabilities, at most 1", pi)
     sums = pi.sum(-1)
     off = read & ~(abs(sums - 1) <= tol)
     refuse(off, name, "must sum to 1 over the actions", sums, "Normalise it.", what="the row sums to")
-
-
-def _rows_read(window: Window, real: Array) -> Array:
-    """(n+1, …): rows of q and π that are read, as a step's own or as the successor of the row before."""
-    xp = namespace(window.r)
-    edge = (window.pi if window.q is None else window.q)[:1, ..., 0]
-    nothing = xp.zeros_like(edge, dtype=bool)
-    return xp.concatenate([real, nothing]) | xp.concatenate([nothing, real & (window.discount != 0)])
 
 
 def check_successors(window: Window) -> None:

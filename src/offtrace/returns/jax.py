@@ -25,6 +25,7 @@ from offtrace.returns.window import (
     require,
     shape,
     value_of_taken,
+    without_rows_unread,
 )
 from offtrace.traces import TRACES, Reach, _register_with_jax
 
@@ -42,6 +43,8 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
     if validate:
         on_host = Window(*(None if value is None else np.asarray(value) for value in window))
         checks.check(on_host, trace, tol=tol)
+    if not stop_gradient:
+        window = without_rows_unread(window)
     if not getattr(trace, "markov", True):
         out = _trajectory_aware(window, trace) if ours else _any_trajectory_aware(window, trace)
     else:
@@ -182,11 +185,7 @@ def _one_step(window: Window) -> Array:
     """r_t + discount_t E_π Q(x_{t+1}, ·)."""
     expected = window.expected_q
     if expected is None:
-        q, pi = window.q[1:], window.pi[1:]
-        if window.mask is not None:  # rows that are not read may hold anything, and it must not reach the gradient
-            read = (window.discount != 0)[..., None]
-            q, pi = jnp.where(read, q, 0), jnp.where(read, pi, 0)
-        expected = expectation(q, pi)
+        expected = expectation(window.q[1:], window.pi[1:])
     return window.r + product(window.discount, expected)
 
 

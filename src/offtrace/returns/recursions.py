@@ -13,7 +13,7 @@ from offtrace.likelihoods import tolerance
 from offtrace.refusals import refuse
 from offtrace.returns import checks, corrections, targets
 from offtrace.returns.window import Window, real_rows, shape, taken
-from offtrace.traces import OneStep, Retrace, _check_parameter
+from offtrace.traces import OneStep, Retrace, _check_parameter, check_lambda_shape, like
 
 
 def peng_targets(
@@ -42,7 +42,7 @@ def peng_targets(
     xp = namespace(r, expected_q)
     # G_t = r_t + γ_t (v_{t+1} + λ (G_{t+1} − v_{t+1})): Eq. 3 with v in the place of Q(x_{t+1}, a_{t+1})
     before = _previous(xp, expected_q)
-    c = lead(_like(xp, lambda_, expected_q), np.ndim(r)) * xp.ones_like(expected_q)
+    c = _lambdas(lambda_, expected_q)
     delta = corrections(
         q_a=before,
         expected_q=expected_q,
@@ -164,7 +164,7 @@ def vtrace_targets(
         mask=mask,
         validate=validate,
     )
-    c = lead(_like(xp, lambda_, weight), np.ndim(r)) * xp.where(ratio < c_bar, ratio, c_bar)
+    c = _lambdas(lambda_, weight) * xp.where(ratio < c_bar, ratio, c_bar)
     out = corrections(
         q_a=zero,
         expected_q=zero,
@@ -234,9 +234,11 @@ def _arrays(*values: Any) -> list[Array]:
     return [np.asarray(value) if library(value) == "numpy" else value for value in values]
 
 
-def _like(xp: Any, number: Any, rows: Array) -> Array:
-    """A number or a list as something that multiplies rows; arrays stay what they are."""
-    return xp.asarray(number, dtype=rows.dtype) if isinstance(number, (list, tuple)) else number
+def _lambdas(lambda_: Any, rows: Array) -> Array:
+    """λ for every step, in the library of the rows."""
+    check_lambda_shape(lambda_, tuple(rows.shape))
+    lambda_ = np.asarray(lambda_) if isinstance(lambda_, (list, tuple)) else lambda_
+    return lead(like(lambda_, rows), np.ndim(rows)) * namespace(rows).ones_like(rows)
 
 
 def _previous(xp: Any, rows: Array) -> Array:

@@ -19,6 +19,7 @@ from offtrace.returns.window import (
     require,
     shape,
     value_of_taken,
+    without_rows_unread,
 )
 from offtrace.traces import TRACES, Trace
 
@@ -59,13 +60,10 @@ def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
         checks.check(window, trace, tol=tol)
     elif window.r.device.type == "cpu":
         checks.check_actions(window)
+    window = without_rows_unread(window)
     expected = window.expected_q
     if expected is None:
-        q, pi = window.q[1:], window.pi[1:]
-        if window.mask is not None:  # rows that are not read may hold anything, and it must not reach the gradient
-            read = (window.mask & (window.discount != 0))[..., None]
-            q, pi = torch.where(read, q, 0), torch.where(read, pi, 0)
-        expected = expectation(q, pi)
+        expected = expectation(window.q[1:], window.pi[1:])
     q_a = value_of_taken(window)
     if not getattr(trace, "markov", True):
         return _trajectory_aware(window, trace, q_a, expected)

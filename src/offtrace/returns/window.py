@@ -77,7 +77,7 @@ def require(window: Window, trace: Any) -> None:
     if window.q_a is None and (window.q is None or window.a is None):
         raise TypeError("give `q=` and `a=`, or `q_a=` (the values of the actions taken).")
     check_trace(trace)
-    check_lambda_shape(trace, tuple(window.r.shape))
+    check_lambda_shape(getattr(trace, "lambda_", 0.0), tuple(window.r.shape))
     name = getattr(trace, "name", "this trace")
     known = window.pi_a is not None or window.log_pi_a is not None
     if getattr(trace, "needs_pi", True) and not known and (window.pi is None or window.a is None):
@@ -100,6 +100,22 @@ def check_trace(trace: Any) -> None:
 def real_rows(window: Window) -> Array:
     """True where row t is a real step."""
     return namespace(window.r).ones_like(window.r, dtype=bool) if window.mask is None else window.mask
+
+
+def rows_read(window: Window) -> Array:
+    """(n+1, …): rows of q and π that are read, as a step's own or as the successor of the row before."""
+    xp, real = namespace(window.r), real_rows(window)
+    nothing = xp.zeros_like((window.pi if window.q is None else window.q)[:1, ..., 0], dtype=bool)
+    return xp.concatenate([real, nothing]) | xp.concatenate([nothing, real & (window.discount != 0)])
+
+
+def without_rows_unread(window: Window) -> Window:
+    """The same window with zeros in rows of q and π that are not read: what they hold must not reach a gradient."""
+    if window.q is None and window.pi is None:
+        return window
+    xp, read = namespace(window.r), rows_read(window)[..., None]
+    q, pi = (None if value is None else xp.where(read, value, 0) for value in (window.q, window.pi))
+    return window._replace(q=q, pi=pi)
 
 
 def taken(window: Window) -> Array:
