@@ -312,27 +312,31 @@ def _fold_backward(gradient, correction, expected_q, discount, c, reset, mask, t
 
 
 @jit()
-def _trajectory_aware(kind, one_step, delta, discount, log_ratio, lambdas, cut, out, start, stop):
-    """The double sum: from every start s, β is carried forwards until the trajectory ends."""
-    n = delta.shape[0]
+def _trajectory_aware(kind, one_step, delta, discount, ratio, log_ratio, lambdas, cut, out, start, stop):
+    """The double sum: from every start s, β is carried forwards until the trajectory ends. Batch-major."""
+    n = delta.shape[1]
     for b in range(start, stop):
         for s in range(n):
-            total = float64(one_step[s, b])
+            total = float64(one_step[b, s])
             reach, beta, lambda_product, log_product = 1.0, 1.0, 1.0, 0.0
             for t in range(s + 1, n):
-                reach *= discount[t - 1, b]
-                if cut[t, b] or reach == 0:
+                reach *= discount[b, t - 1]
+                if cut[b, t] or reach == 0:
                     break
                 step_lambda = lambdas[t if lambdas.shape[0] > 1 else 0, b if lambdas.shape[1] > 1 else 0]
                 lambda_product *= step_lambda
-                log_product += log_ratio[t, b]
-                if kind == RECURSIVE_RETRACE:
-                    beta = step_lambda * min(1.0, beta * np.exp(log_ratio[t, b]))
-                elif kind == TRUNCATED_IS:
-                    beta = lambda_product * np.exp(min(0.0, log_product))
+                if kind == TRUNCATED_IS:
+                    log_product += log_ratio[b, t]
+                    beta = lambda_product * (np.exp(log_product) if log_product < 0 else 1.0)
+                    gone = lambda_product == 0 or log_product == -np.inf
                 else:
-                    beta = min(lambda_product, beta * np.exp(log_ratio[t, b]))
-                if lambda_product == 0 or log_product == -np.inf or (beta == 0 and kind != TRUNCATED_IS):
-                    break  # cut for good
-                total += reach * beta * delta[t, b]
-            out[s, b] = total
+                    carried = beta * ratio[b, t]
+                    if kind == RECURSIVE_RETRACE:
+                        beta = step_lambda * (carried if carried < 1 else 1.0)
+                    else:
+                        beta = carried if carried < lambda_product else lambda_product
+                    gone = beta == 0
+                if gone:  # for good
+                    break
+                total += reach * beta * delta[b, t]
+            out[b, s] = total

@@ -234,14 +234,18 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
         cut |= ~window.mask
     ratios = np.ascontiguousarray(likelihoods(window).log_ratio())
     if type(trace) in compiled.TRAJECTORY_AWARE:
-        flat = [value.reshape(n, -1) for value in (one_step, delta, window.discount, ratios)]
-        rest = (step_lambdas(trace.lambda_, steps), cut.reshape(n, -1), out.reshape(n, -1))
+        with np.errstate(over="ignore"):
+            arrays = (one_step, delta, window.discount, np.exp(ratios), ratios)
+        flat = [np.ascontiguousarray(value.reshape(n, -1).T) for value in (*arrays, cut)]
+        columns = np.empty((out.size // n, n), out.dtype)
+        rest = (step_lambdas(trace.lambda_, steps), flat.pop(), columns)
         kind = compiled.TRAJECTORY_AWARE[type(trace)]
 
         def kernel(start: int, stop: int) -> None:
             compiled._trajectory_aware(kind, *flat, *rest, start, stop)
 
         over_batch(kernel, out.size // n, n * out.nbytes)
+        out[...] = columns.T.reshape(steps)
     else:
         lambdas = lead(np.asarray(trace.lambda_), len(steps))
         out[...] = lagwise.targets(trace, one_step, delta, window.discount, ratios, lambdas, cut)
