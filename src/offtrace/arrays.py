@@ -60,6 +60,14 @@ def known(*values: Any) -> bool:
     return jax is None or not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
+def without_gradient(values: Array) -> Array:
+    """The same values as constants."""
+    kind = library(values)
+    if kind == "torch":
+        return values.detach()
+    return sys.modules["jax"].lax.stop_gradient(values) if kind == "jax" else values
+
+
 def take_action(values: Array, a: Array) -> Array:
     """`values[..., a]` for an array with the actions on its last axis: (…, A) and (…) to (…).
 

@@ -523,3 +523,34 @@ def test_torch_takes_lambdas_from_a_list_or_an_array_on_the_way_to_a_gradient(cl
     given["r"].requires_grad_()
     out = ot.targets(**given, trace=cls(lambdas), stop_gradient=False)
     np.testing.assert_allclose(out.detach().numpy(), ot.targets(**window(), trace=cls(lambdas)), **SAME)
+
+
+# --- the sisters --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize("name", ["peng_targets", "n_step_targets", "vtrace_targets"])
+def test_the_sisters_stop_the_gradient_unless_asked(name: str, stops: bool) -> None:
+    """As `targets` does: a loss that swaps one for the other must not start to pull its target along."""
+    r = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    given = {"r": r, "discount": torch.full((3,), 0.5, dtype=torch.float64)}
+    half = torch.full((3,), 0.5, dtype=torch.float64)
+    extra = {
+        "peng_targets": {"expected_q": half},
+        "n_step_targets": {"expected_q": half, "num_steps": 2},
+        "vtrace_targets": {"v": torch.ones(4, dtype=torch.float64), "pi_a": half, "mu_a": half},
+    }[name]
+    out = getattr(ot, name)(**given, **extra, stop_gradient=stops)
+    assert out.requires_grad is not stops
+    if not stops:
+        (gradient,) = torch.autograd.grad(out[0], r)
+        # 1, then γλ = ½ for the next reward, and ¼ for the one after; two steps stop before it
+        assert gradient.tolist() == pytest.approx([1.0, 0.5, 0.0 if name == "n_step_targets" else 0.25])
+
+
+def test_vtrace_with_a_traced_lambda() -> None:
+    steps = np.full(3, 0.5)
+    given = {"v": np.ones(4), "r": np.ones(3), "discount": steps, "pi_a": steps, "mu_a": steps}
+    mapped = jax.vmap(lambda lam: ot.vtrace_targets(**given, lambda_=lam))(jnp.array([0.0, 0.5]))
+    for got, lam in zip(mapped, (0.0, 0.5), strict=True):
+        np.testing.assert_allclose(got, ot.vtrace_targets(**given, lambda_=lam), rtol=1e-6)

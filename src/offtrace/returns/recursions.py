@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, expectation, known, lead, library, namespace, take_action
+from offtrace.arrays import Array, expectation, known, lead, library, namespace, take_action, without_gradient
 from offtrace.likelihoods import tolerance
 from offtrace.refusals import refuse
 from offtrace.returns import checks, corrections, targets
@@ -27,6 +27,7 @@ def peng_targets(
     mask: Array | None = None,
     lambda_: Any = 1.0,
     validate: bool = True,
+    stop_gradient: bool = True,
 ) -> Array:
     """Peng's Q(λ): G_t = r_t + γ_t [(1 − λ) E_π Q(x_{t+1}, ·) + λ G_{t+1}], uncorrected: (n, …).
 
@@ -53,7 +54,7 @@ def peng_targets(
         mask=mask,
         validate=validate,
     )
-    return _masked(xp, delta + before, mask)
+    return _finish(delta + before, mask, stop_gradient)
 
 
 def n_step_targets(
@@ -67,6 +68,7 @@ def n_step_targets(
     reset: Array | None = None,
     mask: Array | None = None,
     validate: bool = True,
+    stop_gradient: bool = True,
 ) -> Array:
     """Uncorrected n-step returns, as in Rainbow and R2D2: Σ_{k<n} γ^k r_{t+k} + γ^n E_π Q(x_{t+n}, ·): (n, …).
 
@@ -92,7 +94,7 @@ def n_step_targets(
         out = corrections(
             q_a=zero, expected_q=ahead, r=r, discount=discount, c=zero, reset=reset, mask=mask, validate=False
         )
-    return out
+    return _finish(out, mask, stop_gradient)
 
 
 def vtrace_targets(
@@ -111,6 +113,7 @@ def vtrace_targets(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
     validate: bool = True,
+    stop_gradient: bool = True,
 ) -> Array:
     """V-trace targets of state values, V(x_t) + Δ_t (Espeholt et al. 2018): (n, …).
 
@@ -170,12 +173,12 @@ def vtrace_targets(
         expected_q=zero,
         r=delta,
         discount=discount,
-        c=_previous(xp, c),
+        c=_previous(namespace(c), c),
         reset=reset,
         mask=mask,
         validate=False,
     )
-    return _masked(xp, out + v[:-1], mask)
+    return _finish(out + v[:-1], mask, stop_gradient)
 
 
 def c_trace_targets(
@@ -261,5 +264,8 @@ def _goes_on(xp: Any, rows: Array, reset: Array | None, mask: Array | None) -> A
     return _following(xp, ~begins)
 
 
-def _masked(xp: Any, rows: Array, mask: Array | None) -> Array:
-    return rows if mask is None else xp.where(mask, rows, xp.zeros_like(rows))
+def _finish(rows: Array, mask: Array | None, stop_gradient: bool) -> Array:
+    """0 in rows that are no real step; constants for a gradient, as `targets` gives them."""
+    if mask is not None:
+        rows = namespace(rows).where(mask, rows, 0)
+    return without_gradient(rows) if stop_gradient else rows
