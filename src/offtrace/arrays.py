@@ -77,6 +77,8 @@ def take_action(values: Array, a: Array) -> Array:
     xp = namespace(values, a)
     if xp.__name__ == "torch":
         return xp.take_along_dim(values, a.long().unsqueeze(-1), dim=-1).squeeze(-1)
+    if xp is not np:  # a negative index must not wrap: JAX gives NaN beyond the end
+        a = xp.where(a < 0, values.shape[-1], a)
     return xp.take_along_axis(values, a[..., None], axis=-1)[..., 0]
 
 

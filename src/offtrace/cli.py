@@ -77,7 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
         tyro.extras.subcommand_cli_from_dict(
             VERBS,
             prog="offtrace",
-            description="Multi-step off-policy reinforcement learning, after Munos et al. (2016).",
+            description="Multi-step off-policy reinforcement learning, after Munos et al. (2016). "
+            "`offtrace --version` prints the version.",
             args=arguments or ["--help"],
         )
     except KeyboardInterrupt:

@@ -93,7 +93,7 @@ def published_tables() -> dict[str, Any]:
 def _example_table(example: dict[str, Any]) -> Table:
     table = Table(
         title="Four steps, λ = 1: how much of each TD error reaches row 0",
-        caption="ρ₁ = 0.3/0.6, ρ₂ = 0.8/0.2, ρ₃ = 0.45/0.9; d = 2, σ = ½. Safe: by Theorem 1, for any π, μ.",
+        caption="ρ₁ = 0.3/0.6, ρ₂ = 0.8/0.2, ρ₃ = 0.45/0.9; d = 2, σ = ½, κ = 0.01. Safe: by Theorem 1, any π, μ.",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,

@@ -184,7 +184,7 @@ class SoftWatkins(Trace):
 
     kappa: Any = 0.01
     name = "soft_watkins"
-    rule = "λ·P_{b~π}(Q(x,a) ≥ Q(x,b) − κ|Q(x,b)|)"
+    rule = "λ·P(Q(x,a) ≥ Q(x,b) − κ|Q(x,b)|), b ~ π"
     source = "Kapturowski et al. 2023"
     safe = False
     needs_pi = False

@@ -443,7 +443,9 @@ def test_what_an_adapter_may_ask_for() -> None:
     def adapter(window):
         return window.colour
 
-    with pytest.raises(AttributeError, match=r"a window has .*next_v"):
+    with pytest.raises(
+        ValueError, match=r"your adapter raised AttributeError at test_doctor\.py:\d+: a window has .*next_v"
+    ):
         check(adapter)
 
 

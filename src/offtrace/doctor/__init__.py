@@ -3,6 +3,8 @@
 print(ot.doctor.check(my_retrace))
 """
 
+import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -60,9 +62,9 @@ def _name(fn: Callable[..., Any]) -> str:
 def _runs(fn: Callable[..., Any], convention: Any) -> list[Run]:
     """Every way of calling the function that works, with what it answered."""
     if callable(convention):
-        return [perform(fn, from_adapter(lambda window: convention(fn, window), TRIAL))]
+        return [_through_adapter(fn, lambda window: convention(fn, window))]
     if takes_a_window(fn):
-        return [perform(fn, from_adapter(fn, TRIAL))]
+        return [_through_adapter(fn, fn)]
     words = narrowed(convention) if convention is not None else ()
     runs: list[Run] = []
     done: set[Any] = set()
@@ -90,6 +92,20 @@ def _runs(fn: Callable[..., Any], convention: Any) -> list[Run]:
         said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
         raise ValueError(f"`{_name(fn)}` fits no known convention; it raised {said}. {ADAPTER}")
     return runs
+
+
+def _through_adapter(fn: Callable[..., Any], adapter: Callable[[Any], Any]) -> Run:
+    try:
+        return perform(fn, from_adapter(adapter, TRIAL))
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next(
+            (f for f in reversed(frames) if os.path.dirname(f.filename) != os.path.dirname(__file__)), frames[-1]
+        )
+        raise ValueError(
+            f"your adapter raised {type(error).__name__} at {os.path.basename(last.filename)}:{last.lineno}: {error} "
+            "A window holds NumPy arrays of float64, without a batch axis; give back one target per step."
+        ) from None
 
 
 def _diagnose(fn: Callable[..., Any], runs: list[Run], trace: str | None, lambda_: float | None) -> Verdict:

@@ -15,7 +15,7 @@ from offtrace.doctor import MISTAKES, check
 
 
 def doctor(
-    function: tyro.conf.Positional[str] = "",
+    function: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODULE:FUNCTION")] = "",
     convention: str = "",
     trace: str = "",
     lambda_: Annotated[float | None, tyro.conf.arg(name="lambda")] = None,
@@ -77,9 +77,10 @@ def load(function: str) -> Callable[..., Any]:
         for part in name.split("."):
             value = getattr(value, part)
     except ModuleNotFoundError as error:
-        raise ValueError(f"no module named {error.name!r} (importing {module_name!r} for `function`).") from None
+        hint = f" Write `{module_name.removesuffix('.py')}:{name}`." if module_name.endswith(".py") else ""
+        raise ValueError(f"no module named {error.name!r}, importing {module_name!r}.{hint}") from None
     except AttributeError as error:
-        raise ValueError(f"`function`: {error}.") from None
+        raise ValueError(f"{error}.") from None
     except Exception as error:
         raise ValueError(f"importing {module_name!r} raised {type(error).__name__}: {error}") from None
     finally:

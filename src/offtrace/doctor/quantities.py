@@ -63,7 +63,7 @@ KINDS: dict[str, Quantity] = {
     "not_done": Quantity(lambda w: tuple(0.0 if x else 1.0 for x in w.terminated), "step", "1 − terminated"),
     "terminated": Quantity(lambda w: w.terminated, "flag", "terminated"),
     "truncated": Quantity(lambda w: w.truncated, "flag", "truncated"),
-    "done": Quantity(_ended, "flag", "terminated or truncated"),
+    "done": Quantity(_ended, "flag", "an end of an episode"),
     "reset": Quantity(lambda w: w.starts, "flag", "row t starts an episode"),
     "mask": Quantity(lambda w: w.real, "flag", "row t is a real step"),
     "next_q": Quantity(lambda w: w.next_q, "next", "Q(x_{t+1}, ·)"),

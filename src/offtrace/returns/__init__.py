@@ -63,7 +63,8 @@ def targets(
         pi_a, log_pi_a, log_mu_a: probabilities of the actions taken, or log-densities.
         reset: True where row t does not continue row t−1; the trace is cut there.
         mask: False where row t is no real step; it gives 0, and what it holds is not read.
-        trace: how much of a later TD error reaches back: `ot.Retrace(0.9)`, or any callable from `pi_a, mu_a` to c.
+        trace: how much of a later TD error reaches back: `ot.Retrace(0.9)`, or any callable `f(*, pi_a, mu_a)` that
+            gives c (called by these names; `log_pi_a, log_mu_a` where you gave logarithms).
         validate: check the values, too (shapes always are); inside `jit` they are unknown and pass.
         stop_gradient: treat the targets as constants.
 

@@ -49,13 +49,18 @@ def shape(window: Window) -> tuple[int, tuple[int, ...], int]:
         got = tuple(value.shape)
         if name not in WITH_ACTIONS:
             if got != steps:
-                raise ValueError(f"`{name}` must have the shape of `r`, {steps}; got {got}. {_all_shapes(window)}")
+                hint = "It is `gamma * (1 - terminated)`. " if name == "discount" and not got else ""
+                raise ValueError(
+                    f"`{name}` must have the shape of `r`, {steps}; got {got}. {hint}{_all_shapes(window)}"
+                )
             continue
         if len(got) != len(steps) + 1 or got[:-1] != (steps[0] + 1, *steps[1:]):
             wanted = ", ".join(map(str, (steps[0] + 1, *steps[1:])))
+            swapped = len(steps) > 1 and got[:2] == (steps[0], steps[1] + 1)
+            hint = "Batch-major? Time comes first: swap axes 0 and 1. " if swapped else ""
             raise ValueError(
                 f"`{name}` must have one row more than `r` and the actions on its last axis, "
-                f"({wanted}, A); got {got}. {_all_shapes(window)}"
+                f"({wanted}, A); got {got}. {hint}{_all_shapes(window)}"
             )
         if num_actions and got[-1] != num_actions:
             raise ValueError(f"`q` and `pi` must have the same number of actions. {_all_shapes(window)}")
@@ -156,4 +161,10 @@ def coefficients(window: Window, trace: Any) -> Array:
     if isinstance(trace, Trace):
         return trace.coefficients(given, **({"q": None, "pi": None, "a": None} | extra))
     inputs = {name: value for name, value in given._asdict().items() if name != "xp" and value is not None}
-    return trace(**inputs, **extra)
+    try:
+        return trace(**inputs, **extra)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        called = ", ".join(f"{name}=" for name in (*inputs, *extra))
+        raise TypeError(f"`trace` is called with {called}; it must take these names. ({error})") from error
