@@ -19,6 +19,7 @@ from offtrace.returns.window import (
     shape,
     value_of_taken,
 )
+from offtrace.traces import OneStep
 
 BOOL = np.dtype(bool)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -213,17 +214,20 @@ def _coefficients(window: Window, trace: Any, *, validate: bool, tol: float) -> 
 
 def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float) -> np.ndarray:
     """Targets of a trace that depends on where the trajectory starts: O(n²)."""
-    if validate:
-        checks.check(window, trace, tol=tol)
-    else:
-        checks.check_actions(window)
     n, steps = window.r.shape[0], window.r.shape
+    if window.expected_q is None and window.a is not None:
+        bare = window._replace(mu_a=None, pi_a=None, log_pi_a=None, log_mu_a=None)
+        one_step = targets(bare, OneStep(), validate=validate, tol=tol)
+        if validate:
+            checks.check_likelihoods(window, trace, tol=tol)
+    else:
+        if validate:
+            checks.check(window, trace, tol=tol)
+        else:
+            checks.check_actions(window)
+        one_step = _one_step(window)
     if window.mask is not None:  # such rows may hold anything
-        kept = {name: np.where(window.mask, getattr(window, name), 0) for name in ("r", "discount")}
-        window = window._replace(**kept)
-    ends = window.discount == 0
-    expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
-    one_step = window.r + np.where(ends, 0, window.discount) * np.where(ends, 0, expected)
+        window = window._replace(discount=np.where(window.mask, window.discount, 0))
     delta = one_step - value_of_taken(window)
     out, cut = np.empty(steps, window.r.dtype), np.zeros(steps, bool)
     if out.size == 0:
@@ -254,6 +258,14 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
     if validate:
         checks.check_result(window, out)
     return out
+
+
+def _one_step(window: Window) -> np.ndarray:
+    """r_t + discount_t E_π Q(x_{t+1}, ·)."""
+    expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
+    read = window.discount != 0 if window.mask is None else window.mask & (window.discount != 0)
+    r = window.r if window.mask is None else np.where(window.mask, window.r, 0)
+    return r + np.where(read, window.discount, 0) * np.where(read, expected, 0)
 
 
 def _explain(window: Window, trace: Any, out: np.ndarray, *, tol: float, validate: bool) -> None:
