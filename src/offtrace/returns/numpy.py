@@ -173,7 +173,7 @@ def ready(given: Window) -> tuple[Window, float]:
     """
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = {v.dtype for v in values if v is not None and v.dtype.kind not in "iub"}
-    tol = max((by_name.TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-6)
+    tol = max((_tolerance(dtype) for dtype in floats), default=1e-6)
     wide = not floats or any(dtype.itemsize > 4 for dtype in floats)
     dtype = FLOATS[wide]
     for i, value in enumerate(values):
@@ -199,6 +199,13 @@ def step_lambdas(lambda_: Any, steps: tuple[int, ...]) -> np.ndarray:
 
 
 _UNUSED = np.ones((1, 1))
+_ONE_STEP = OneStep()
+
+
+@lru_cache(maxsize=64)
+def _tolerance(dtype: np.dtype) -> float:
+    """By dtype, since a dtype takes its time to say its name."""
+    return by_name.TOLERANCE.get(dtype.name, 1e-6)
 
 
 def _coefficients(window: Window, trace: Any, *, validate: bool, tol: float) -> np.ndarray:
@@ -217,7 +224,9 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
     n, steps = window.r.shape[0], window.r.shape
     if window.expected_q is None and window.a is not None:
         bare = window._replace(mu_a=None, pi_a=None, log_pi_a=None, log_mu_a=None)
-        one_step = targets(bare, OneStep(), validate=validate, tol=tol)
+        one_step = plain(bare, _ONE_STEP, validate, tol=tol)
+        if one_step is None:
+            one_step = targets(bare, _ONE_STEP, validate=validate, tol=tol)
         if validate:
             checks.check_likelihoods(window, trace, tol=tol)
     else:
