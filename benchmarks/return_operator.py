@@ -5,6 +5,7 @@ costs before it computes anything is part of the time. λ = 1 everywhere.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,26 +212,24 @@ def memory_floor(parallel: bool) -> Callable[[Window], Function]:
     def prepare(w: Window) -> Function:
         import numba
 
-        @numba.njit
+        from offtrace.returns.threads import num_threads
+
+        @numba.njit(nogil=True)
         def read(numbers: np.ndarray) -> int:
             total = 0
             for i in range(len(numbers)):
                 total += numbers[i]
             return total
 
-        threads = numba.get_num_threads()
-
-        @numba.njit(parallel=True)
-        def read_in_parallel(numbers: np.ndarray) -> int:
-            total = 0
-            for thread in numba.prange(threads):
-                total += read(numbers[thread * len(numbers) // threads : (thread + 1) * len(numbers) // threads])
-            return total
-
         size = w.q[1:].nbytes + w.pi[1:].nbytes + w.a.nbytes + 4 * w.r.nbytes
         numbers = np.ones(size // 8, dtype=np.int64)
-        function = read_in_parallel if parallel else read
-        return lambda: function(numbers)
+        if not parallel:
+            return lambda: read(numbers)
+        # Plain threads: those of Numba's parallel loops never rest, and take a core from whoever is timed next.
+        threads = num_threads()
+        parts = np.array_split(numbers, threads)
+        pool = ThreadPoolExecutor(threads)
+        return lambda: sum(pool.map(read, parts))
 
     return prepare
 
