@@ -90,13 +90,14 @@ def published_tables() -> dict[str, Any]:
     }
 
 
+def _table(title: str, caption: str) -> Table:
+    return Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
+
+
 def _example_table(example: dict[str, Any]) -> Table:
-    table = Table(
-        title="Four steps, λ = 1: how much of each TD error reaches row 0",
-        caption="ρ₁ = 0.3/0.6, ρ₂ = 0.8/0.2, ρ₃ = 0.45/0.9; d = 2, σ = ½, κ = 0.01. Safe: by Theorem 1, any π, μ.",
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
+    table = _table(
+        "Four steps, λ = 1: how much of each TD error reaches row 0",
+        "ρ₁ = 0.3/0.6, ρ₂ = 0.8/0.2, ρ₃ = 0.45/0.9; d = 2, σ = ½, κ = 0.01. Safe: by Theorem 1, any π, μ.",
     )
     table.add_column("trace", no_wrap=True)
     table.add_column("c, or β from the start")
@@ -110,12 +111,9 @@ def _example_table(example: dict[str, Any]) -> Table:
 
 
 def _score_table(rescored: dict[str, Any]) -> Table:
-    table = Table(
-        title="The paper's 60 Atari games (its Table 3), scored again",
-        caption="Score: 0 is the worst and 1 the best of the four on a game; averaged over games.",
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
+    table = _table(
+        "The paper's 60 Atari games (its Table 3), scored again",
+        "Score: 0 is the worst and 1 the best of the four on a game; averaged over games.",
     )
     table.add_column("algorithm")
     for label in ("times best", "average score", "printed (Table 2)"):

@@ -9,16 +9,16 @@ is one class below and one row in `TRACES`.
 """
 
 import difflib
-import sys
 from dataclasses import dataclass, fields
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from offtrace.arrays import Array, known, lead, library, namespace, product, take_action
+from offtrace.arrays import Array, known, lead, product, take_action
 from offtrace.likelihoods import Likelihoods, check, tolerance
 from offtrace.likelihoods import likelihoods as likelihoods_of
+from offtrace.parameters import as_array, check_lambda_shape, check_parameter, like, register_with_jax
 from offtrace.refusals import refuse
 
 
@@ -45,11 +45,11 @@ class Trace:
     """c_s depends on (x_s, a_s) alone; otherwise on where the trajectory started, too."""
 
     def __post_init__(self) -> None:
-        _register_with_jax(type(self))
+        register_with_jax(type(self))
         for field in fields(self):
             if isinstance(getattr(self, field.name), (list, tuple)):
-                object.__setattr__(self, field.name, _as_array(getattr(self, field.name)))
-            _check_parameter(type(self).__name__, field.name, getattr(self, field.name))
+                object.__setattr__(self, field.name, as_array(getattr(self, field.name)))
+            check_parameter(type(self).__name__, field.name, getattr(self, field.name))
 
     def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
         """c_s / λ."""
@@ -388,29 +388,6 @@ def trace(name: str, /, **parameters: Any) -> Trace:
     return cls(**parameters)
 
 
-def check_lambda_shape(lambda_: Any, steps: tuple[int, ...]) -> None:
-    """λ is one number, one per step, or one per step and batch element; nothing else broadcasts."""
-    got = tuple(np.shape(lambda_))
-    if got and got != steps and got != steps[:1]:
-        allowed = f"({steps[0]},) or {steps}" if len(steps) > 1 else f"{steps}"
-        raise ValueError(f"`lambda_` must be a number, or have one for each step, {allowed}; got shape {got}.")
-
-
-def _as_array(numbers: Any) -> Any:
-    """A list as an array; what is none stays what it is, and is refused with a better text."""
-    try:
-        return np.asarray(numbers)
-    except ValueError:
-        return numbers
-
-
-def like(value: Any, other: Array) -> Any:
-    """A NumPy array in the library of the others; numbers stay numbers."""
-    if not isinstance(value, np.ndarray) or library(other) == "numpy":
-        return value
-    return namespace(other).asarray(value, dtype=other.dtype, device=other.device)
-
-
 def _check_inputs(trace: Trace, likelihoods: Likelihoods, *, q: Any, pi: Any, a: Any) -> None:
     name = type(trace).__name__
     if likelihoods.pi_a is None and likelihoods.log_pi_a is None:
@@ -427,44 +404,3 @@ def _check_inputs(trace: Trace, likelihoods: Likelihoods, *, q: Any, pi: Any, a:
         raise ValueError(f"{name} takes arrays of one shape; got {given}.")
     if trace.needs_q and (q is None or pi is None or a is None):
         raise TypeError(f"{name} has to know what is greedy: give `q=`, `pi=` and `a=` as well.")
-
-
-def _check_parameter(owner: str, name: str, value: Any) -> None:
-    """λ, σ in [0, 1], κ ≥ 0, d ≥ 1; values inside a `jit` are unknown and pass."""
-    if not known(value):
-        return
-    if library(value) == "torch":
-        value = value.detach().cpu().numpy()
-    try:
-        if value is None or isinstance(value, (str, bytes)):
-            raise TypeError
-        numbers = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"`{name}` of {owner} must be a number or an array of numbers; got {value!r}.") from None
-    low, high = {"num_dims": (1, np.inf), "kappa": (0, np.inf)}.get(name, (0, 1))
-    outside = ~((numbers >= low) & (numbers <= high) & np.isfinite(numbers))
-    if outside.any():
-        rule = f"in [{low}, {high}]" if np.isfinite(high) else f"at least {low}"
-        place = f" at {tuple(map(int, np.argwhere(outside)[0]))}" if numbers.ndim else ""
-        raise ValueError(f"`{name}` of {owner} must be {rule}; got {numbers[outside].flat[0]:g}{place}.")
-
-
-_REGISTERED: set[type] = set()
-
-
-def _register_with_jax(cls: type[Trace]) -> None:
-    """Makes a trace a pytree as soon as somebody uses JAX, without importing it for those who do not."""
-    if cls in _REGISTERED or "jax" not in sys.modules:
-        return
-    names = [field.name for field in fields(cls)]
-
-    def unflatten(_: None, leaves: Any) -> Trace:
-        value = object.__new__(cls)  # leaves may be tracers or placeholders: no checks
-        for name, leaf in zip(names, leaves, strict=True):
-            object.__setattr__(value, name, leaf)
-        return value
-
-    sys.modules["jax"].tree_util.register_pytree_node(
-        cls, lambda value: ([getattr(value, name) for name in names], None), unflatten
-    )
-    _REGISTERED.add(cls)

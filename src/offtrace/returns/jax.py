@@ -14,6 +14,7 @@ from jax import lax
 
 from offtrace.arrays import Array, expectation, known, lead, product
 from offtrace.likelihoods import TOLERANCE
+from offtrace.parameters import register_with_jax
 from offtrace.returns import checks
 from offtrace.returns import numpy as on_cpu
 from offtrace.returns.window import (
@@ -27,10 +28,10 @@ from offtrace.returns.window import (
     value_of_taken,
     without_rows_unread,
 )
-from offtrace.traces import TRACES, Reach, _register_with_jax
+from offtrace.traces import TRACES, Reach
 
 for _cls in TRACES.values():
-    _register_with_jax(_cls)
+    register_with_jax(_cls)
 
 
 def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -> Array:

@@ -10,10 +10,11 @@ import numpy as np
 
 from offtrace.arrays import Array, expectation, known, lead, library, namespace, take_action, without_gradient
 from offtrace.likelihoods import tolerance
+from offtrace.parameters import check_lambda_shape, check_parameter, like
 from offtrace.refusals import refuse
 from offtrace.returns import checks, corrections, targets
 from offtrace.returns.window import Window, real_rows, shape, taken
-from offtrace.traces import OneStep, Retrace, _check_parameter, check_lambda_shape, like
+from offtrace.traces import OneStep, Retrace
 
 
 def peng_targets(
@@ -38,7 +39,7 @@ def peng_targets(
     ...              lambda_=0.5)  # 1 + 0.5 (0.5 · 4 + 0.5 · 2)
     array([2.5, 2. ])
     """
-    _check_parameter("peng_targets", "lambda_", lambda_)
+    check_parameter("peng_targets", "lambda_", lambda_)
     r, discount, expected_q = _steps(r, discount, q, pi, expected_q, reset, mask, validate)
     xp = namespace(r, expected_q)
     # G_t = r_t + γ_t (v_{t+1} + λ (G_{t+1} − v_{t+1})): Eq. 3 with v in the place of Q(x_{t+1}, a_{t+1})
@@ -131,7 +132,7 @@ def vtrace_targets(
     for name, value in (("rho_bar", rho_bar), ("c_bar", c_bar)):
         if not value > 0:
             raise ValueError(f"`{name}` must be above 0; got {value}.")
-    _check_parameter("vtrace_targets", "lambda_", lambda_)
+    check_parameter("vtrace_targets", "lambda_", lambda_)
     v, r, discount = _arrays(v, r, discount)
     given = _arrays(pi_a, mu_a) if pi_a is not None else _arrays(log_pi_a, log_mu_a)
     xp = namespace(v, r, *given)
@@ -203,7 +204,7 @@ def c_trace_targets(
     ...                 discount=np.array([0.5]), pi=np.eye(2)[[0, 0]], mu=half)  # 1 + 0.5 · 0.75 · 4
     array([2.5])
     """
-    _check_parameter("c_trace_targets", "alpha", alpha)
+    check_parameter("c_trace_targets", "alpha", alpha)
     q, a, r, discount, pi, mu = _arrays(q, a, r, discount, pi, mu)
     mixed = alpha * pi + (1 - alpha) * mu
     window = Window(r, discount, q=q, a=a, pi=mu, mask=ends.get("mask"))

@@ -11,7 +11,8 @@ import numpy as np
 
 from offtrace.arrays import Array, namespace, take_action
 from offtrace.likelihoods import Likelihoods, log
-from offtrace.traces import Trace, check_lambda_shape
+from offtrace.parameters import check_lambda_shape
+from offtrace.traces import Trace
 
 
 class Window(NamedTuple):
