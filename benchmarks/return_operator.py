@@ -225,7 +225,7 @@ def memory_floor(parallel: bool) -> Callable[[Window], Function]:
         numbers = np.ones(size // 8, dtype=np.int64)
         if not parallel:
             return lambda: read(numbers)
-        # Plain threads: those of Numba's parallel loops never rest, and take a core from whoever is timed next.
+        # Plain threads, as our kernel has them: after a parallel loop of Numba, whoever was timed next was slower.
         threads = num_threads()
         parts = np.array_split(numbers, threads)
         pool = ThreadPoolExecutor(threads)
