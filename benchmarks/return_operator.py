@@ -212,7 +212,7 @@ def memory_floor(parallel: bool) -> Callable[[Window], Function]:
     def prepare(w: Window) -> Function:
         import numba
 
-        from offtrace.returns.threads import num_threads
+        from offtrace.threads import num_threads
 
         @numba.njit(nogil=True)
         def read(numbers: np.ndarray) -> int:

@@ -6,7 +6,8 @@
 Importing it loads NumPy and nothing heavier.
 """
 
-from offtrace import arrays, doctor, returns, scores, traces
+from offtrace import arrays, doctor, mdp, operators, policies, returns, safety, scores, traces
+from offtrace.mdp import FiniteMDP
 from offtrace.returns import (
     c_trace_targets,
     corrections,
@@ -16,6 +17,7 @@ from offtrace.returns import (
     vtrace_targets,
 )
 from offtrace.returns.checks import UnsafeTraceWarning
+from offtrace.safety import analyze
 from offtrace.traces import (
     RBIS,
     TRACES,
@@ -41,6 +43,7 @@ __all__ = [
     "RBIS",
     "TRACES",
     "ContinuousACER",
+    "FiniteMDP",
     "ImportanceSampling",
     "OneStep",
     "QLambda",
@@ -55,13 +58,18 @@ __all__ = [
     "UnsafeTraceWarning",
     "Watkins",
     "__version__",
+    "analyze",
     "arrays",
     "c_trace_targets",
     "corrections",
     "doctor",
+    "mdp",
     "n_step_targets",
+    "operators",
     "peng_targets",
+    "policies",
     "returns",
+    "safety",
     "scores",
     "targets",
     "trace",

@@ -65,7 +65,8 @@ class Benchmark:
     left out and named in a note; one of `ours` has to be right. Ratios are a time over that of each of
     `ours`. `floors` are times nobody can be under (reading the bytes once, say): measured alongside,
     unchecked; `of floor` is the lowest of them over a time. `columns` are further numbers from (row, seconds
-    per call), such as steps per second. A quick run takes the first `quick_rows` rows, fewer and shorter
+    per call), such as steps per second; `measures` are some from (row, name), such as the memory that a process of
+    a contender's own takes. A quick run takes the first `quick_rows` rows, fewer and shorter
     repeats, and leaves out the `slow` contenders.
 
     >>> sums = Benchmark(
@@ -86,6 +87,7 @@ class Benchmark:
     tolerance: float = 1e-4
     floors: Mapping[str, Callable[[Any], Function]] = field(default_factory=dict)
     columns: Mapping[str, Callable[[Any, float], float]] = field(default_factory=dict)
+    measures: Mapping[str, Callable[[Any, str], float]] = field(default_factory=dict)
     repeats: int = 9
     min_time: float = 0.02
     quick_rows: int = 3
@@ -237,6 +239,8 @@ def measure_row(
         columns["of floor"] = {name: floor / seconds for name, seconds in times.items()}
     for heading, value in benchmark.columns.items():
         columns[heading] = {name: value(row, seconds) for name, seconds in times.items()}
+    for heading, measured in benchmark.measures.items():
+        columns[heading] = {name: measured(row, name) for name in times}
     return Row(str(row), timings, ratios, columns, left_out, others)
 
 

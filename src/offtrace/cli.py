@@ -15,6 +15,7 @@ from rich.console import Console
 
 import offtrace as ot
 from offtrace.doctor.command import doctor
+from offtrace.safety.command import analyze_command
 
 
 def reproduce(output: Path = Path("reproduction"), json: bool = False) -> None:
@@ -64,7 +65,12 @@ def bench(
         _print_json([result.as_dict() for result in results])
 
 
-VERBS: dict[str, Callable[..., None]] = {"reproduce": reproduce, "doctor": doctor, "bench": bench}
+VERBS: dict[str, Callable[..., None]] = {
+    "reproduce": reproduce,
+    "analyze": analyze_command,
+    "doctor": doctor,
+    "bench": bench,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 from offtrace.arrays import Array, library
 
 
-def refuse(bad: Array, name: str, rule: str, values: Array, remedy: str = "", *, what: str = "got") -> None:
+def refuse(
+    bad: Array, name: str, rule: str, values: Array, remedy: str = "", *, what: str = "got", axis: str = "t"
+) -> None:
     """Raises if `bad` is True anywhere.
 
     >>> values = np.array([0.5, 1.5])
@@ -18,7 +20,7 @@ def refuse(bad: Array, name: str, rule: str, values: Array, remedy: str = "", *,
     """
     place = first(bad)
     if place is not None:
-        at = f" at {where(place)}" if place else ""
+        at = f" at {where(place, axis)}" if place else ""
         raise ValueError(f"`{name}` {rule}; {what} {_shown(number(values, place))}{at}. {remedy}".rstrip())
 
 
@@ -38,11 +40,11 @@ def number(values: Array, place: tuple[int, ...]) -> float:
     return float(values[place].detach() if library(values) == "torch" else values[place])
 
 
-def where(place: tuple[int, ...]) -> str:
-    """A place in words: the time index, then the rest.
+def where(place: tuple[int, ...], axis: str = "t") -> str:
+    """A place in words: the index on the first axis, time unless named otherwise, then the rest.
 
     >>> where((3, 0, 1))
     't = 3, [0, 1]'
     """
     rest = ", ".join(map(str, place[1:]))
-    return f"t = {place[0]}" + (f", [{rest}]" if rest else "")
+    return f"{axis} = {place[0]}" + (f", [{rest}]" if rest else "")

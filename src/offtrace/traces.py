@@ -162,7 +162,7 @@ class Retrace(Trace):
 
 @dataclass(frozen=True)
 class Watkins(Trace):
-    """c = λ 1{a is greedy in Q}; ties are all greedy. For a greedy π it is Retrace, and safe."""
+    """c = λ 1{a is greedy in Q}; ties are all greedy. For a greedy π without ties it is Retrace, and safe."""
 
     name = "watkins"
     rule = "λ·1{a greedy}"

@@ -18,13 +18,23 @@ MAY_IMPORT = {
     "likelihoods": {"arrays", "refusals"},
     "parameters": {"arrays"},
     "traces": {"arrays", "refusals", "likelihoods", "parameters"},
+    "threads": set(),
+    "kernels": set(),
+    "policies": {"arrays", "refusals"},
+    "mdp": {"likelihoods", "refusals"},
+    "operators": {"mdp", "policies", "traces", "threads", "kernels"},
+    "safety": {"mdp", "policies", "traces", "operators", "report"},
     "scores": set(),
-    "returns": {"arrays", "refusals", "likelihoods", "parameters", "traces"},
+    "returns": {"arrays", "refusals", "likelihoods", "parameters", "traces", "threads", "kernels"},
+    "online": {
+        *("arrays", "refusals", "likelihoods", "parameters", "threads", "kernels"),
+        *("mdp", "policies", "traces", "returns"),
+    },
     "doctor": {"arrays", "traces", "returns"},
-    "report": {"scores"},
+    "report": {"scores", "safety"},
     "bench": set(),
     "reproduce": {"returns", "scores", "report"},
-    "cli": {"reproduce", "bench", "doctor"},
+    "cli": {"reproduce", "bench", "doctor", "safety"},
 }
 """Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""
 

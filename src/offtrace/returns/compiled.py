@@ -5,13 +5,10 @@ Q and π is read once, and one number per batch element is carried. It is kept i
 float32 loses nothing to rounding. Batch elements go in blocks that stay in the cache.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 from numpy import float64
 
+from offtrace.kernels import jit
 from offtrace.traces import (
     RBIS,
     ImportanceSampling,
@@ -36,18 +33,6 @@ FINE, STRANGE = 0, 1
 """What a kernel reports: the door then looks for the rule that was broken."""
 
 BLOCK = 1024
-
-
-def jit(**options: Any) -> Callable:
-    """`numba.njit` with the compile kept on disk, where there is a disk to keep it on."""
-
-    def wrap(function: Callable) -> Callable:
-        try:
-            return numba.njit(nogil=True, error_model="numpy", cache=True, **options)(function)
-        except RuntimeError:  # no folder that may be written to
-            return numba.njit(nogil=True, error_model="numpy", **options)(function)
-
-    return wrap
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})

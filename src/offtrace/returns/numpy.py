@@ -8,7 +8,6 @@ import numpy as np
 from offtrace import likelihoods as by_name
 from offtrace.arrays import Array, expectation, lead
 from offtrace.returns import checks, compiled, lagwise
-from offtrace.returns.threads import WORTH_THREADS, over_batch
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
@@ -19,6 +18,7 @@ from offtrace.returns.window import (
     shape,
     value_of_taken,
 )
+from offtrace.threads import WORTH_THREADS, over_batch
 from offtrace.traces import OneStep
 
 BOOL = np.dtype(bool)

@@ -1,4 +1,4 @@
-"""Large batches split over threads.
+"""Large loops split over threads.
 
 Numba's own parallel loops stop the process when they are entered from several Python threads at once (its layer
 `workqueue`) or in a child after a fork (its layer `omp`), which is how replay workers and vector environments call
@@ -9,6 +9,9 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Part = TypeVar("Part")
 
 WORTH_THREADS = 6 << 20
 """Bytes of input below which handing a part to another thread (50 µs) costs more than it saves."""
@@ -37,19 +40,26 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork
 
 
-def over_batch(kernel: Callable[[int, int], int | None], batch: int, num_bytes: int) -> int:
-    """Runs `kernel(start, stop)` over the batch, in threads where it is large; ORs what the parts report."""
+def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int) -> list[Part]:
+    """What `kernel(start, stop)` gives for the parts of `range(size)`, in order; in threads where it is large."""
     global _POOL
-    parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, batch)
+    parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, size)
     if parts <= 1:
-        return kernel(0, batch) or 0
+        return [kernel(0, size)]
     with _POOL_LOCK:
         if _POOL is None:
             _POOL = ThreadPoolExecutor(num_threads(), thread_name_prefix="offtrace")
         pool = _POOL
-    edges = [batch * i // parts for i in range(parts + 1)]
+    edges = [size * i // parts for i in range(parts + 1)]
     others = [pool.submit(kernel, edges[i], edges[i + 1]) for i in range(1, parts)]
-    status = kernel(edges[0], edges[1]) or 0
-    for other in others:
-        status |= other.result() or 0
+    return [kernel(edges[0], edges[1]), *(other.result() for other in others)]
+
+
+def over_batch(kernel: Callable[[int, int], int | None], batch: int, num_bytes: int) -> int:
+    """Runs `kernel(start, stop)` over the batch; ORs what the parts report."""
+    if num_bytes < WORTH_THREADS:
+        return kernel(0, batch) or 0
+    status = 0
+    for part in parts_of(kernel, batch, num_bytes):
+        status |= part or 0
     return status

@@ -1,0 +1,143 @@
+"""Q^π of a large sparse MDP: 4 actions, 5 successors, γ = 0.99, to 1e-8, from the lists of transitions and π.
+
+Successors are anywhere (it mixes within a dozen steps) or within three states of x (it does not). SciPy's solvers get
+the matrix over states, which is their best form; building it is part of their time, and "given" is without that.
+Memory is the peak of a process that makes the MDP and solves it.
+"""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace import mdp as mdps
+from offtrace.bench import Benchmark, LeftOut
+from offtrace.mdp import FiniteMDP
+
+GAMMA = 0.99
+ACTIONS, SUCCESSORS, NEAR = 4, 5, 3
+TIGHT = {"anywhere": 10, "near": 80}
+"""How far below 1e-10 a state SciPy's norm of the residual has to go until no state is off by more than 1e-8."""
+
+
+class Problem(NamedTuple):
+    mdp: FiniteMDP
+    pi: np.ndarray
+    where: str
+
+
+def problem(row: tuple[int, str]) -> Problem:
+    num_states, where = row
+    near = None if where == "anywhere" else NEAR
+    mdp = mdps.garnet(num_states, ACTIONS, SUCCESSORS, gamma=GAMMA, rng=0, local=near)
+    pi = np.random.default_rng(1).exponential(size=mdp.shape)
+    return Problem(mdp, pi / pi.sum(1, keepdims=True), where)
+
+
+def matrix(given: Problem) -> tuple[Any, np.ndarray]:
+    """I − γP^π over states, and r^π."""
+    import scipy.sparse
+
+    mdp, pi, _ = given
+    size = mdp.num_states
+    weighted = mdp.probability * np.repeat(pi.ravel(), np.diff(mdp.first))
+    chain = scipy.sparse.csr_array((weighted, mdp.successor, mdp.first[:: mdp.num_actions]), shape=(size, size))
+    return (scipy.sparse.eye_array(size, format="csr") - GAMMA * chain).tocsr(), (pi * mdp.r).sum(1)
+
+
+def goal(given: Problem) -> float:
+    return 1e-10 * np.sqrt(given.mdp.num_states) / TIGHT[given.where]
+
+
+def answer(given: Problem) -> np.ndarray:
+    """BiCGSTAB with refinement, down to rounding."""
+    system, b = matrix(given)
+    v = bicgstab(system, b, goal(given))
+    for _ in range(3):
+        v = v + bicgstab(system, b - system @ v, goal(given) / 1e3)
+    return v
+
+
+def bicgstab(system: Any, b: np.ndarray, atol: float) -> np.ndarray:
+    from scipy.sparse.linalg import bicgstab as solve
+
+    return solve(system, b, rtol=0, atol=atol)[0]
+
+
+def gmres(system: Any, b: np.ndarray, atol: float) -> np.ndarray:
+    from scipy.sparse.linalg import gmres as solve
+
+    return solve(system, b, rtol=0, atol=atol, restart=30)[0]
+
+
+def ours(given: Problem) -> Callable[[], np.ndarray]:
+    from offtrace import operators
+
+    return lambda: operators.evaluate(given.mdp, given.pi).v
+
+
+def scipy_bicgstab(given: Problem) -> Callable[[], np.ndarray]:
+    return lambda: bicgstab(*matrix(given), goal(given))
+
+
+def scipy_bicgstab_given(given: Problem) -> Callable[[], np.ndarray]:
+    system, b = matrix(given)
+    return lambda: bicgstab(system, b, goal(given))
+
+
+def scipy_gmres_given(given: Problem) -> Callable[[], np.ndarray]:
+    if given.where == "near" and given.mdp.num_states > 100_000:
+        raise LeftOut("many times slower than BiCGSTAB there")
+    system, b = matrix(given)
+    return lambda: gmres(system, b, goal(given))
+
+
+def scipy_superlu_given(given: Problem) -> Callable[[], np.ndarray]:
+    if given.where == "anywhere":
+        raise LeftOut("SuperLU fills in")
+    from scipy.sparse.linalg import splu
+
+    system, b = matrix(given)
+    return lambda: splu(system.tocsc()).solve(b)
+
+
+CONTENDERS = {
+    "offtrace": ours,
+    "SciPy BiCGSTAB": scipy_bicgstab,
+    "BiCGSTAB, given": scipy_bicgstab_given,
+    "GMRES(30), given": scipy_gmres_given,
+    "SuperLU, given": scipy_superlu_given,
+}
+
+
+def peak_memory(row: tuple[int, str], name: str) -> float:
+    """GB, in a process of its own."""
+    command = [sys.executable, __file__, str(row[0]), row[1], name]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+BENCHMARK = Benchmark(
+    name="policy_evaluation",
+    question="How long until Q^π is known to 1e-8? (states, where their successors are)",
+    rows=(
+        (10_000, "near"),
+        (100_000, "near"),
+        (100_000, "anywhere"),
+        (1_000_000, "near"),
+        (1_000_000, "anywhere"),
+    ),
+    quick_rows=2,
+    problem=problem,
+    answer=answer,
+    tolerance=1e-9,
+    contenders=CONTENDERS,
+    ours=("offtrace",),
+    measures={"GB": peak_memory},
+)
+
+if __name__ == "__main__":
+    CONTENDERS[sys.argv[3]](problem((int(sys.argv[1]), sys.argv[2])))()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)

@@ -1,0 +1,44 @@
+"""Finite MDPs: your own, counted from data, random ones, textbook ones, and Gymnasium's."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from offtrace.mdp.data import CountedMDP, from_data
+from offtrace.mdp.finite import FiniteMDP
+from offtrace.mdp.grids import bifurcated_grid, cliff_walking, grid_world
+from offtrace.mdp.gymnasium import from_dictionary, from_gymnasium, icu_sepsis
+from offtrace.mdp.textbook import baird_star, chain, episodic, garnet, random_walk
+
+__all__ = [
+    "MDPS",
+    "CountedMDP",
+    "FiniteMDP",
+    "baird_star",
+    "bifurcated_grid",
+    "chain",
+    "cliff_walking",
+    "episodic",
+    "from_data",
+    "from_dictionary",
+    "from_gymnasium",
+    "garnet",
+    "grid_world",
+    "icu_sepsis",
+    "random_walk",
+]
+
+MDPS: Mapping[str, Callable[..., FiniteMDP]] = MappingProxyType(
+    {
+        "baird_star": baird_star,
+        "bifurcated_grid": bifurcated_grid,
+        "chain": chain,
+        "cliff_walking": cliff_walking,
+        "episodic": partial(episodic, num_states=12, num_actions=2, num_steps=4, gamma=0.9, rng=0),
+        "garnet": partial(garnet, num_states=100, num_actions=4, num_successors=5, gamma=0.9, rng=0),
+        "grid_world": grid_world,
+        "icu_sepsis": icu_sepsis,
+        "random_walk": random_walk,
+    }
+)
+"""By name. Each can be called with nothing, and takes `gamma=` and its other arguments as keywords."""

@@ -1,0 +1,199 @@
+"""The models that Gymnasium's environments carry: FrozenLake, Taxi, CliffWalking, ICU-Sepsis, or one of your own.
+
+A time limit is no part of a model: it cuts episodes short without ending them (`truncated`), so it is left out here.
+"""
+
+import contextlib
+import copy
+import importlib
+import io
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from offtrace.mdp.finite import FiniteMDP
+
+NUM_RESETS = 1000
+"""Of an environment that does not say where it starts."""
+
+Outcomes = Sequence[tuple[float, int, float, bool]]
+"""(probability, next state, reward, terminated), …"""
+
+
+def from_dictionary(
+    p: Mapping[int, Mapping[int, Outcomes]] | Sequence[Sequence[Outcomes]],
+    *,
+    gamma: float,
+    start: ArrayLike | None = None,
+    name: str = "",
+    grid: tuple[int, int] | None = None,
+) -> FiniteMDP:
+    """From `{x: {a: [(probability, next state, reward, terminated), …]}}`, the form of `env.unwrapped.P`.
+
+    Several entries of one (x, a) may lead to the same state; they stay apart. Those of probability 0 are left out.
+
+    >>> from_dictionary({0: {0: [(0.5, 0, 0.0, False), (0.5, 0, 1.0, True)]}}, gamma=0.9)
+    FiniteMDP(1 state, 1 action, 2 transitions, gamma=0.9)
+    """
+    num_states = len(p)
+    num_actions = len(_at(p, 0, "`p` must have the states 0, 1, … as its keys"))
+    first, flat = [0], []
+    for x in range(num_states):
+        actions = _at(p, x, "`p` must have the states 0, 1, … as its keys")
+        if len(actions) != num_actions:
+            raise ValueError(
+                f"`p` must have the same {num_actions} actions in each state; got {len(actions)} at x = {x}."
+            )
+        for a in range(num_actions):
+            outcomes = _at(actions, a, f"`p[{x}]` must have the actions 0, 1, … as its keys")
+            flat += [checked for entry in outcomes if (checked := _outcome(entry, x, a, num_states))[0] != 0]
+            first.append(len(flat))
+    probability, successor, reward, ends = zip(*flat, strict=True) if flat else ((), (), (), ())
+    return FiniteMDP.from_transitions(
+        probability=np.array(probability, np.float64),
+        successor=np.array(successor, np.int64),
+        first=first,
+        num_actions=num_actions,
+        r=np.array(reward, np.float64),
+        ends=np.array(ends, np.float64),
+        gamma=gamma,
+        start=start,
+        name=name,
+        grid=grid,
+    )
+
+
+def from_gymnasium(
+    env: Any, *, gamma: float, start: ArrayLike | None = None, allow_import: bool = False, **options: Any
+) -> FiniteMDP:
+    """The model of an environment, given or made by its id (`options` go to `gymnasium.make`).
+
+    It is read from `env.unwrapped.P`, and for ICU-Sepsis from `env.unwrapped.dynamics`. `start` is the environment's
+    own distribution of first states; if it says none, the share of each in 1000 resets of a copy.
+
+    An id `module:Name-v0` imports that module, which runs its code: only with `allow_import=True`.
+
+    >>> from_gymnasium("FrozenLake-v1", gamma=0.99, is_slippery=False)
+    FiniteMDP(FrozenLake-v1, 16 states, 4 actions, 64 transitions, gamma=0.99)
+    """
+    if isinstance(env, str):
+        made = _made(env, allow_import, options)
+        try:
+            return from_gymnasium(made, gamma=gamma, start=start)
+        finally:
+            made.close()
+    if options:
+        raise TypeError(
+            f"options are for an id; `env` is made already, so {', '.join(options)} would have no effect."
+        )
+    if not hasattr(env, "unwrapped"):
+        raise TypeError(f"`env` must be the id of an environment or an environment; got {type(env).__name__}.")
+    bare = env.unwrapped
+    spec = getattr(bare, "spec", None)
+    name = type(bare).__name__ if spec is None else spec.id
+    dynamics = getattr(bare, "dynamics", None)
+    if isinstance(dynamics, Mapping) and "tx_mat" in dynamics:
+        return _sepsis(bare, gamma=gamma, start=start, name=name)
+    if not hasattr(bare, "P"):
+        raise ValueError(
+            f"`env` must carry a model, `env.unwrapped.P`; {name} has none. Of Gymnasium's own, FrozenLake, Taxi and "
+            "CliffWalking do. For another, count one from data with `from_data`, or write it as a FiniteMDP."
+        )
+    shape = np.shape(bare.desc) if hasattr(bare, "desc") else getattr(bare, "shape", ())
+    is_map = len(shape) == 2 and shape[0] * shape[1] == len(bare.P)
+    chosen = _first_states(bare) if start is None else start
+    return from_dictionary(
+        bare.P, gamma=gamma, start=chosen, name=name, grid=(shape[0], shape[1]) if is_map else None
+    )
+
+
+def icu_sepsis(*, gamma: float = 0.99, inadmissible: str = "mean") -> FiniteMDP:
+    """ICU-Sepsis (Choudhary et al. 2024): 716 states, 25 actions, reward 1 for survival; undiscounted there.
+
+    Entering state 713 (death), 714 (survival) or 715 (after either) ends the episode. `inadmissible` says what an
+    action does that clinicians hardly ever took in a state: `"mean"`, what the others do on average, or
+    `"terminate"`, death.
+    """
+    package = _imported("icu_sepsis", "icu-sepsis")
+    env = package.ICUSepsisEnv(inadmissible_action_strategy=inadmissible)
+    return _sepsis(env, gamma=gamma, start=None, name="icu_sepsis")
+
+
+def _sepsis(env: Any, *, gamma: float, start: ArrayLike | None, name: str) -> FiniteMDP:
+    known = _imported("icu_sepsis.utils.constants", "icu-sepsis")
+    model, strategy = env.dynamics, env._inadmissible_action_strategy
+    p = model["tx_mat"]
+    if strategy == "raise_exception":
+        raise ValueError(
+            '`inadmissible` must be "mean" or "terminate" for a model of every action; got "raise_exception".'
+        )
+    if strategy == "terminate":
+        admissible = np.zeros(p.shape[:2], bool)
+        for x, actions in enumerate(model["admissible_actions"]):
+            admissible[x, actions] = True
+        p = np.where(admissible[..., None], p, np.arange(len(p)) == known.STATE_DEATH)
+    terminates = np.isin(np.arange(len(p)), list(known.STATES_TERMINAL))
+    chosen = model["d_0"] if start is None else start
+    return FiniteMDP(p=p, r=model["r_mat"], gamma=gamma, terminates=terminates, start=chosen, name=name)
+
+
+def _made(name: str, allow_import: bool, options: dict[str, Any]) -> Any:
+    if ":" in name and not allow_import:
+        raise ValueError(
+            f"`env` must be an id that imports nothing; got {name!r}. If you trust it, pass allow_import=True."
+        )
+    gymnasium = _imported("gymnasium", "gymnasium")
+    if name.startswith("Sepsis/"):
+        _imported("icu_sepsis", "icu-sepsis")  # which registers its ids
+    try:
+        return gymnasium.make(name, **options)
+    except gymnasium.error.DependencyNotInstalled:
+        raise
+    except gymnasium.error.Error as error:
+        raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {error}") from error
+
+
+def _imported(module: str, package: str) -> Any:
+    """A module that is there only if its package is; the notices older packages print on import are kept quiet."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"this needs the package {package}: pip install {package} ({error})") from error
+
+
+def _first_states(bare: Any) -> np.ndarray:
+    """(X,) the environment's own distribution, or the share of each state in resets of a copy."""
+    for name in ("initial_state_distrib", "isd"):
+        if hasattr(bare, name):
+            return np.asarray(getattr(bare, name))
+    other = copy.deepcopy(bare)
+    states = [int(other.reset(seed=seed)[0]) for seed in range(NUM_RESETS)]
+    return np.bincount(states, minlength=len(bare.P)) / NUM_RESETS
+
+
+def _at(values: Any, key: int, rule: str) -> Any:
+    try:
+        return values[key]
+    except (KeyError, IndexError):
+        raise ValueError(f"{rule}; {key} is missing.") from None
+
+
+def _outcome(entry: Any, x: int, a: int, num_states: int) -> tuple[float, int, float, bool]:
+    at = f"at (x, a) = ({x}, {a})"
+    try:
+        probability, successor, reward, terminated = entry
+        successor, probability, reward = operator.index(successor), float(probability), float(reward)
+    except (TypeError, ValueError):
+        rule = "`p` must have entries (probability, next state, reward, terminated)"
+        raise ValueError(f"{rule}; got {entry!r} {at}.") from None
+    if not 0 <= successor < num_states:
+        raise ValueError(f"`p` must lead to states in [0, {num_states}); got {successor} {at}.")
+    if terminated not in (True, False):
+        raise ValueError(f"`p` must say True or False for terminated; got {terminated!r} {at}.")
+    return probability, successor, reward, bool(terminated)

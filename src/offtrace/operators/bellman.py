@@ -1,0 +1,163 @@
+"""P^π, T^π, T, T_λ^π, and the fixed points Q^π and Q*.
+
+What ends an episode is never bootstrapped past: p here is the part that goes on.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from offtrace.mdp import FiniteMDP
+from offtrace.mdp.finite import checked_policy
+from offtrace.operators import products, solvers
+from offtrace.operators.solvers import Solution
+
+
+def p_pi(mdp: FiniteMDP, pi: Any) -> np.ndarray:
+    """P^π (X·A, X·A), as a dense matrix: p(y|x, a) π(b|y) in row x·A + a and column y·A + b.
+
+    >>> mdp = FiniteMDP(p=[[[0.5, 0.5]], [[0.0, 1.0]]], r=[[1.0], [0.0]], gamma=0.9)
+    >>> p_pi(mdp, [[1.0], [1.0]])
+    array([[0.5, 0.5],
+           [0. , 1. ]])
+    """
+    return weighted(mdp, checked_policy(pi, mdp.shape, "pi"))
+
+
+def weighted(mdp: FiniteMDP, w: np.ndarray) -> np.ndarray:
+    """p(y|x, a) w(y, b), (X·A, X·A)."""
+    size = mdp.num_states * mdp.num_actions
+    if size > MAX_MATRIX:
+        raise ValueError(f"a dense matrix over pairs has {size:,}² entries, too many beyond {MAX_MATRIX:,}².")
+    p = np.zeros((size, mdp.num_states))
+    np.add.at(p, (mdp.rows, mdp.successor), mdp.continuing)
+    return (p[:, :, None] * w).reshape(size, size)
+
+
+MAX_MATRIX = 12_000
+"""Pairs (x, a) up to which a matrix over them is made: 1.2 GB."""
+
+
+def t_pi(mdp: FiniteMDP, q: Any, pi: Any) -> np.ndarray:
+    """T^π Q = r + γ P^π Q, (X, A)."""
+    return products.backup(mdp, products.expected(checked_policy(pi, mdp.shape, "pi"), values(mdp, q)), r=mdp.r)
+
+
+def t_star(mdp: FiniteMDP, q: Any) -> np.ndarray:
+    """T Q = r + γ max_π P^π Q, Eq. 2, (X, A)."""
+    return products.backup(mdp, values(mdp, q).max(1), r=mdp.r)
+
+
+def t_lambda(mdp: FiniteMDP, q: Any, pi: Any, lambda_: float, *, tol: float = 1e-8) -> np.ndarray:
+    """T_λ^π Q = Q + (I − λγP^π)^{-1}(T^π Q − Q), (X, A): one step at λ = 0, Q^π at λ = 1 (Deviation D1)."""
+    if not 0 <= lambda_ <= 1:
+        raise ValueError(f"`lambda_` must be in [0, 1]; got {lambda_}.")
+    pi, q = checked_policy(pi, mdp.shape, "pi"), values(mdp, q)
+    return resolve(mdp, q, t_pi(mdp, q, pi) - q, lambda_ * pi, tol=tol)
+
+
+def resolve(mdp: FiniteMDP, q: np.ndarray, change: np.ndarray, w: np.ndarray, *, tol: float) -> np.ndarray:
+    """Q + (I − γ P^w)^{-1} change, solved over states: the inverse is I + γ P (I − γ M_w)^{-1} Σ_b w."""
+    ended_in(mdp, w)
+    u, _, _ = solvers.solve(mdp, w, products.expected(w, change), tol=tol)
+    return q + change + products.backup(mdp, u)
+
+
+def evaluate(mdp: FiniteMDP, pi: Any, *, tol: float = 1e-8) -> Solution:
+    """Q^π, Eq. 1, and how well it is known: no value is off by more than `tol`, where rounding allows.
+
+    >>> mdp = FiniteMDP(p=[[[1.0]]], r=[[1.0]], gamma=0.75)
+    >>> evaluate(mdp, [[1.0]]).q
+    array([[4.]])
+    """
+    pi = checked_policy(pi, mdp.shape, "pi")
+    ended_in(mdp, pi)
+    v, num_sweeps, method = solvers.solve(mdp, pi, products.expected(pi, mdp.r), tol=tol)
+    q = products.backup(mdp, v, r=mdp.r)
+    residual = float(abs(products.expected(pi, q) - v).max())
+    _, mass = products.masses(mdp, pi)
+    bound = residual / (1 - mass) if mass < 1 else np.inf
+    return solvers.checked(Solution(q, v, residual, bound, num_sweeps, method), tol)
+
+
+def optimise(mdp: FiniteMDP, *, tol: float = 1e-8) -> Solution:
+    """Q*, and how well it is known.
+
+    >>> mdp = FiniteMDP(p=[[[1.0], [1.0]]], r=[[1.0, 2.0]], gamma=0.75)
+    >>> optimise(mdp).q
+    array([[7., 8.]])
+    """
+    if mdp.gamma == 1:
+        _refuse_endless(mdp, None)
+    v, num_sweeps, method = solvers.best(mdp, tol=tol)
+    q = products.backup(mdp, v, r=mdp.r)
+    residual = float(abs(q.max(1) - v).max())
+    _, mass = products.masses(mdp)
+    bound = residual / (1 - mass) if mass < 1 else np.inf
+    return solvers.checked(Solution(q, v, residual, bound, num_sweeps, method), tol)
+
+
+def q_pi(mdp: FiniteMDP, pi: Any, *, tol: float = 1e-8) -> np.ndarray:
+    """Q^π (X, A); `evaluate` gives the residual as well."""
+    return evaluate(mdp, pi, tol=tol).q
+
+
+def q_star(mdp: FiniteMDP, *, tol: float = 1e-8) -> np.ndarray:
+    """Q* (X, A); `optimise` gives the residual as well."""
+    return optimise(mdp, tol=tol).q
+
+
+def greedy_gap(mdp: FiniteMDP, q: Any, pi: Any) -> float:
+    """ε_k of Theorem 2: the least ε with T^π Q ≥ T Q − ε ‖Q‖ e."""
+    q = values(mdp, q)
+    largest = float(abs(q).max())
+    return float((t_star(mdp, q) - t_pi(mdp, q, pi)).max()) / largest if largest else 0.0
+
+
+def commutator(mdp: FiniteMDP, pi: Any, mu: Any) -> float:
+    """‖P^π P^{π∧μ} − P^{π∧μ} P^π‖, which Theorem 3 wants to vanish: the largest sum of |entries| of a row.
+
+    With P^{π∧μ} = p(y|x, a) min(π, μ)(b|y) (Deviation D2).
+    """
+    pi, mu = checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
+    one, other = weighted(mdp, pi), weighted(mdp, np.minimum(pi, mu))
+    return float(abs(one @ other - other @ one).sum(1).max())
+
+
+# -- the doors -----------------------------------------------------------------------------------------------
+
+
+def values(mdp: FiniteMDP, q: Any) -> np.ndarray:
+    """Q (X, A), finite."""
+    q = np.asarray(q, dtype=np.float64)
+    if q.shape != mdp.shape:
+        raise ValueError(f"`q` must have shape (X, A) = {mdp.shape}; got {q.shape}.")
+    if not np.isfinite(q).all():
+        x, a = np.argwhere(~np.isfinite(q))[0].tolist()
+        raise ValueError(f"`q` must be finite; got {q[x, a]} at (x, a) = ({x}, {a}).")
+    return q
+
+
+def ended_in(mdp: FiniteMDP, w: np.ndarray) -> None:
+    """Refuses γ = 1 where the weights never run out: no fixed point is promised there."""
+    if mdp.gamma == 1:
+        _refuse_endless(mdp, w)
+
+
+def _refuse_endless(mdp: FiniteMDP, w: np.ndarray | None) -> None:
+    """A set of states that is never left, and never ends, is found by throwing out whatever leaves it.
+
+    With weights: all of a state's weight stays inside. Without: some action stays inside.
+    """
+    inside = np.ones(mdp.num_states)
+    while True:
+        stays = np.add.reduceat(mdp.continuing * inside[mdp.successor], mdp.first[:-1]).reshape(mdp.shape) > 1 - 1e-12
+        kept = stays.any(1) if w is None else (np.where(stays, w, 0).sum(1) > 1 - 1e-12)
+        new = inside * kept
+        if (new == inside).all():
+            break
+        inside = new
+    if inside.any():
+        x = int(np.argmax(inside))
+        who = "some policy" if w is None else "this policy"
+        raise ValueError(f"`gamma` = 1 has a fixed point only where every episode ends; {who} stays on from x = {x}.")

@@ -1,0 +1,124 @@
+"""Products with the transitions of an MDP: dense arrays where it is small, compiled sweeps where it is large.
+
+Every operator of the paper acts on Q (X, A) through two of them,
+
+    (P v)(x, a) = Σ_x' p(x'|x, a) v(x')           and           (M_w v)(x) = Σ_a w(x, a) (P v)(x, a),
+
+since P^π Q = P (Σ_b π Q) and P^{cμ} Q = P (Σ_b μ c Q). What ends is left out of p, so nothing is bootstrapped past it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace.mdp import FiniteMDP
+from offtrace.threads import parts_of
+
+DENSE_STATES, DENSE_ENTRIES = 1000, 1 << 24
+"""Up to this many states, and entries of p as an array (134 MB), linear algebra is dense."""
+
+
+def is_small(mdp: FiniteMDP) -> bool:
+    return mdp.num_states <= DENSE_STATES and mdp.num_states**2 * mdp.num_actions <= DENSE_ENTRIES
+
+
+def dense(mdp: FiniteMDP) -> np.ndarray:
+    """The continuing part of p, (X·A, X); kept with the MDP, where copies under another γ find it."""
+    if "_dense" not in mdp.__dict__:
+        p = np.zeros((mdp.num_states * mdp.num_actions, mdp.num_states))
+        np.add.at(p, (mdp.rows, mdp.successor), mdp.continuing)
+        mdp.__dict__["_dense"] = p
+    return mdp.__dict__["_dense"]
+
+
+def state_matrix(mdp: FiniteMDP, w: np.ndarray) -> np.ndarray:
+    """M_w (X, X) of a small MDP."""
+    p = dense(mdp).reshape(*mdp.shape, mdp.num_states)
+    return np.matmul(w[:, None, :], p)[:, 0, :]
+
+
+def backup(mdp: FiniteMDP, v: np.ndarray, *, r: np.ndarray | None = None) -> np.ndarray:
+    """r + γ P v, (X, A); r = 0 unless given."""
+    if is_small(mdp):
+        future = mdp.gamma * (dense(mdp) @ v).reshape(mdp.shape)
+        return future if r is None else r + future
+    from offtrace.operators import compiled
+
+    out = np.empty(mdp.shape)
+    r = np.broadcast_to(0.0, mdp.shape) if r is None else r
+    over_states(mdp, compiled.backup, mdp.num_actions, *lists(mdp), mdp.gamma, r, v, out)
+    return out
+
+
+def expected(w: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Σ_a w(x, a) Q(x, a), (X,); where w is 0 nothing is read from Q."""
+    return np.einsum("xa,xa->x", w, np.where(w == 0, 0, q))
+
+
+def continuing_mass(mdp: FiniteMDP) -> np.ndarray:
+    """P 1, (X, A): the probability that a step does not end the episode."""
+    if is_small(mdp):
+        return dense(mdp).sum(1).reshape(mdp.shape)
+    return backup(mdp.with_gamma(1), np.ones(mdp.num_states))
+
+
+def masses(mdp: FiniteMDP, w: np.ndarray | None = None) -> tuple[float, float]:
+    """The least and the most that γ M_w lets through from a state; without weights, that γ P does from a pair."""
+    if w is None:
+        mass = continuing_mass(mdp)
+    elif is_small(mdp):
+        mass = expected(w, continuing_mass(mdp))
+    else:
+        from offtrace.operators import compiled
+
+        mass, nothing, ones = np.empty(mdp.num_states), np.zeros(mdp.num_states), np.ones(mdp.num_states)
+        over_states(mdp, compiled.sweep, *lists(mdp), w, 1.0, nothing, ones, mass)
+    return mdp.gamma * float(mass.min()), mdp.gamma * float(mass.max())
+
+
+class Lists(NamedTuple):
+    """Transitions as the kernels read them."""
+
+    first: np.ndarray
+    p: np.ndarray
+    successor: np.ndarray
+
+
+def lists(mdp: FiniteMDP) -> Lists:
+    return Lists(mdp.first, mdp.continuing, mdp.successor)
+
+
+def over_states(mdp: FiniteMDP, kernel: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """A kernel that reads all transitions, over the states, in threads; what each part reports."""
+    num_bytes = 12 * len(mdp.probability)
+    return parts_of(lambda start, stop: kernel(start, stop, *arguments), mdp.num_states, num_bytes)
+
+
+def merged(mdp: FiniteMDP, w: np.ndarray) -> Lists | None:
+    """M_w as lists, one a state, with each successor once; None where that would not halve a product.
+
+    A local MDP leads to the same few states with every action, and a deterministic policy has one action.
+    """
+    from offtrace.operators import compiled
+
+    given = lists(mdp)
+    counts = np.empty(mdp.num_states, dtype=np.int64)
+
+    def count(start: int, stop: int) -> None:
+        seen = np.full(mdp.num_states, -1, dtype=np.int64)
+        compiled.count_merged(start, stop, given.first, given.successor, w, seen, counts)
+
+    parts_of(count, mdp.num_states, 12 * len(given.p))
+    total = int(counts.sum())
+    if 2 * total > len(given.p):
+        return None
+    first = np.concatenate([[0], np.cumsum(counts)])
+    found = Lists(first, np.empty(total), np.empty(total, dtype=given.successor.dtype))
+
+    def fill(start: int, stop: int) -> None:
+        place = np.full(mdp.num_states, -1, dtype=np.int64)
+        compiled.merge(start, stop, *given, w, place, *found)
+
+    parts_of(fill, mdp.num_states, 12 * len(given.p))
+    return found

@@ -1,0 +1,243 @@
+"""v = b + γ M_w v and v = max_a (r + γ P v), solved: by elimination, by sweeps, or by BiCGSTAB.
+
+A small MDP is solved densely. A large one is swept: each sweep bounds what is still missing from both sides by the
+least and the greatest change (MacQueen 1966), so that a fast-mixing MDP takes a dozen sweeps whatever γ is. Where
+the bounds close in slowly, successors are local and Krylov's way is shorter: BiCGSTAB (van der Vorst 1992) goes on
+from where the sweeps got to, and optimal values come from policy iteration around it.
+"""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace.mdp import FiniteMDP
+from offtrace.operators import products
+from offtrace.threads import parts_of
+
+LOOK_AFTER = 12
+"""Sweeps before their pace is judged."""
+FEW_SWEEPS = 40
+"""More than this many sweeps to come, and BiCGSTAB is tried."""
+MAX_SWEEPS = 100_000
+MAX_STEPS = 5_000
+"""Of BiCGSTAB."""
+MAX_POLICIES = 1_000
+EPS = float(np.finfo(np.float64).eps)
+
+
+class ResidualWarning(UserWarning):
+    """A solve stopped short of the accuracy asked for."""
+
+
+class Solution(NamedTuple):
+    """A fixed point, and how well it is known."""
+
+    q: np.ndarray
+    """(X, A)."""
+    v: np.ndarray
+    """(X,)."""
+    residual: float
+    """max |T v − v|, measured on the result."""
+    error_bound: float
+    """No state's value is off by more than this; infinite where γ = 1."""
+    num_sweeps: int
+    """Passes over the transitions."""
+    method: str
+    """`dense`, `sweeps`, `bicgstab` or `policy iteration`."""
+
+
+def solve(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, *, tol: float) -> tuple[np.ndarray, int, str]:
+    """v = b + γ M_w v, with the passes it took and the method; w ≥ 0 with γ M_w of spectral radius below 1."""
+    if products.is_small(mdp):
+        return _dense(np.eye(mdp.num_states) - mdp.gamma * products.state_matrix(mdp, w), b), 1, "dense"
+    return _sparse(mdp, w, b, np.zeros(mdp.num_states), tol)
+
+
+def best(mdp: FiniteMDP, *, tol: float) -> tuple[np.ndarray, int, str]:
+    """v = max_a (r + γ P v)."""
+    if products.is_small(mdp):
+        return _policy_iteration_dense(mdp)
+    from offtrace.operators import compiled
+
+    least_mass, most_mass = products.masses(mdp)
+    v, new = np.zeros(mdp.num_states), np.empty(mdp.num_states)
+    arguments = (mdp.num_actions, *products.lists(mdp), mdp.gamma, mdp.r)
+    pace = _Pace()
+    for count in range(1, MAX_SWEEPS):
+        low, high = _bounds(products.over_states(mdp, compiled.best_sweep, *arguments, v, new), least_mass, most_mass)
+        v, new = new, v
+        if high - low <= 2 * tol or pace.stuck(high - low, v, most_mass):
+            return v + (low + high) / 2, count, "sweeps"
+        if pace.sweeps_left(high - low, tol) > FEW_SWEEPS:
+            shifted = v + (low + high) / 2 if math.isfinite(low + high) else v
+            return _policy_iteration(mdp, shifted, count, tol)
+    return v, MAX_SWEEPS, "sweeps"
+
+
+def checked(solution: Solution, tol: float) -> Solution:
+    """Warns where the residual is above what was asked for."""
+    if not solution.residual <= tol:
+        text = f"the residual is {solution.residual:.2g}, above `tol` = {tol:g}, after {solution.num_sweeps} sweeps"
+        remedy = "rounding allows no less for values this large" if solution.residual < 1e-6 else "raise `tol`"
+        warnings.warn(f"{text}; {remedy}.", ResidualWarning, stacklevel=4)
+    return solution
+
+
+# -- small ---------------------------------------------------------------------------------------------------
+
+
+def _dense(matrix: np.ndarray, b: np.ndarray) -> np.ndarray:
+    v = np.linalg.solve(matrix, b)
+    return v + np.linalg.solve(matrix, b - matrix @ v)  # one step of refinement
+
+
+def _policy_iteration_dense(mdp: FiniteMDP) -> tuple[np.ndarray, int, str]:
+    states = np.arange(mdp.num_states)
+    chosen = mdp.r.argmax(1)
+    num_policies = 0
+    while num_policies < MAX_POLICIES:
+        num_policies += 1
+        w = np.zeros(mdp.shape)
+        w[states, chosen] = 1
+        v = _dense(np.eye(mdp.num_states) - mdp.gamma * products.state_matrix(mdp, w), mdp.r[states, chosen])
+        q = products.backup(mdp, v, r=mdp.r)
+        better = q.max(1) > q[states, chosen] + 1e-12 * max(1.0, float(abs(v).max()))  # rounding is no improvement
+        if not better.any():
+            break
+        chosen = np.where(better, q.argmax(1), chosen)
+    return v, num_policies, "dense"
+
+
+# -- large ---------------------------------------------------------------------------------------------------
+
+
+class _Pace:
+    """How quickly the bounds close in."""
+
+    def __init__(self) -> None:
+        self.spans: list[float] = []
+
+    def sweeps_left(self, span: float, tol: float) -> float:
+        """Judged by the last sweeps; 0 as long as there are too few."""
+        self.spans.append(span)
+        if len(self.spans) < LOOK_AFTER or not math.isfinite(span):
+            return math.inf if len(self.spans) >= LOOK_AFTER else 0.0
+        rate = (span / self.spans[-6]) ** (1 / 5)
+        return math.inf if rate >= 1 else math.log(tol / span) / math.log(rate)
+
+    def stuck(self, span: float, v: np.ndarray, most_mass: float) -> bool:
+        """The changes are down to rounding."""
+        if len(self.spans) < LOOK_AFTER or span < 0.9 * self.spans[-1] or not math.isfinite(span):
+            return False
+        return span * (1 - most_mass) <= 16 * EPS * float(abs(v).max())
+
+
+def _bounds(changes: list[tuple[float, float]], least_mass: float, most_mass: float) -> tuple[float, float]:
+    """What is missing after a sweep that changed v by between `least` and `greatest`, from below and above.
+
+    Σ_{j ≥ 1} (γM)^j applied to the change, whose row sums are between Σ least_mass^j and Σ most_mass^j.
+    """
+    least, greatest = min(low for low, _ in changes), max(high for _, high in changes)
+    if most_mass >= 1:
+        return -math.inf, math.inf
+    few, many = least_mass / (1 - least_mass), most_mass / (1 - most_mass)
+    return least * (many if least < 0 else few), greatest * (many if greatest > 0 else few)
+
+
+def _sparse(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, tol: float) -> tuple[np.ndarray, int, str]:
+    from offtrace.operators import compiled
+
+    least_mass, most_mass = products.masses(mdp, w)
+    v, new = v.copy(), np.empty_like(v)
+    pace, krylov = _Pace(), True
+    passes = 0
+    for _ in range(MAX_SWEEPS):
+        passes += 1
+        changes = products.over_states(mdp, compiled.sweep, *products.lists(mdp), w, mdp.gamma, b, v, new)
+        low, high = _bounds(changes, least_mass, most_mass)
+        v, new = new, v
+        if high - low <= 2 * tol or pace.stuck(high - low, v, most_mass):
+            return v + (low + high) / 2, passes, "sweeps"
+        if krylov and pace.sweeps_left(high - low, tol) > FEW_SWEEPS:
+            trial = v + (low + high) / 2 if math.isfinite(low + high) else v.copy()
+            goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
+            steps, done = _bicgstab(mdp, w, b, trial, goal)
+            passes += 2 * steps
+            if done:
+                return trial, passes, "bicgstab"
+            krylov = False  # it broke down; sweeps always get there
+    return v, passes, "sweeps"
+
+
+def _bicgstab(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal: float) -> tuple[int, bool]:
+    """(I − γ M_w) v = b from v, in place, until the largest residual is at most `goal` or rounding allows no less."""
+    from offtrace.operators import compiled
+
+    chain = products.merged(mdp, w)
+    product = compiled.matvec if chain is None else compiled.chain_matvec
+    transitions = (*products.lists(mdp), w) if chain is None else chain
+
+    def run(kernel: Any, *arguments: Any) -> list[Any]:
+        return parts_of(lambda start, stop: kernel(start, stop, *arguments), len(v), 8 * 4 * len(v))
+
+    def times(x: np.ndarray, out: np.ndarray, with_: np.ndarray) -> tuple[float, float]:
+        arguments = (*transitions, mdp.gamma, x, out, with_)
+        parts = parts_of(lambda start, stop: product(start, stop, *arguments), len(v), 12 * len(transitions[1]))
+        return sum(part[0] for part in parts), sum(part[1] for part in parts)
+
+    image, image_2 = np.empty_like(v), np.empty_like(v)
+    steps = 0
+    floor = 0.0
+    while steps < MAX_STEPS:  # every round starts from the true residual: rounding may have led the other astray
+        times(v, image, b)
+        residual = b - image
+        largest = float(abs(residual).max())
+        floor = max(goal, 4 * EPS * float(abs(v).max()))
+        if largest <= floor:
+            return steps, True
+        shadow, direction = residual.copy(), residual.copy()
+        before, rho = largest, float(residual @ residual)
+        while steps < MAX_STEPS:
+            steps += 1
+            alpha = rho / times(direction, image, shadow)[0]
+            run(compiled.half_step, residual, alpha, image)
+            dot, square = times(residual, image_2, residual)
+            omega = dot / square if square else 0.0
+            parts = run(compiled.full_step, v, residual, direction, image_2, shadow, alpha, omega)
+            new_rho, largest = sum(part[0] for part in parts), max(part[1] for part in parts)
+            if not math.isfinite(largest + new_rho):
+                return steps, False
+            beta = new_rho / rho * alpha / omega if rho and omega else 0.0
+            if largest <= floor / 2 or beta == 0:
+                break
+            run(compiled.turn, direction, residual, image, beta, omega)
+            rho = new_rho
+        if largest >= before:
+            return steps, False
+    return steps, False
+
+
+def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> tuple[np.ndarray, int, str]:
+    from offtrace.operators import compiled
+
+    arguments = (mdp.num_actions, *products.lists(mdp), mdp.gamma, mdp.r)
+    least_mass, most_mass = products.masses(mdp)
+    policy, new = np.zeros(mdp.shape), np.empty_like(v)
+    goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
+    rough = math.inf
+    for _ in range(MAX_POLICIES):
+        changed = any(products.over_states(mdp, compiled.choose, *arguments, v, policy))
+        if changed or rough > goal:
+            v_policy = products.expected(policy, mdp.r)
+            count += 2 * _bicgstab(mdp, policy, v_policy, v, max(goal, rough))[0]
+        changes = products.over_states(mdp, compiled.best_sweep, *arguments, v, new)
+        low, high = _bounds(changes, least_mass, most_mass)
+        v, new = new, v
+        count += 2
+        settled = not changed and rough <= goal
+        if high - low <= 2 * tol or settled:
+            break
+        rough = max(high for _, high in changes) / 20  # the next policy need not be known much better than this one
+    return v + (low + high) / 2 if math.isfinite(low + high) else v, count, "policy iteration"

@@ -1,0 +1,92 @@
+"""Spectral radii: whether iterating an operator converges at all, whatever a norm says of one step.
+
+The eigenvalues of A that are not 0 are those of a matrix over states, γ (I − γM_{cμ})^{-1} (M_π − M_{cμ}).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from offtrace.mdp import FiniteMDP
+from offtrace.operators import products, solvers
+
+
+def state_radius(mdp: FiniteMDP, w: np.ndarray) -> float:
+    """The spectral radius of γ M_w, w ≥ 0."""
+    if products.is_small(mdp):
+        return mdp.gamma * _radius(products.state_matrix(mdp, w))
+    least, most = products.masses(mdp, w)
+    if most - least <= 1e-12:
+        return most  # equal row sums: the radius is that sum
+    return _largest(mdp, lambda v: products.expected(w, products.backup(mdp, v)))
+
+
+def contraction_radius(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> float:
+    """The spectral radius of A for weights w = μ·c: iterating R converges iff it is below 1."""
+    gamma = mdp.gamma
+    if products.is_small(mdp):
+        kept, full = products.state_matrix(mdp, w), products.state_matrix(mdp, pi)
+        return _radius(gamma * np.linalg.solve(np.eye(mdp.num_states) - gamma * kept, full - kept))
+
+    def times(v: np.ndarray) -> np.ndarray:
+        change = products.expected(pi - w, products.backup(mdp, v))
+        return solvers.solve(mdp, w, change, tol=1e-10 * max(float(abs(change).max()), 1e-300))[0]
+
+    return _largest(mdp, times)
+
+
+def contraction_norms(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> Iterator[float]:
+    """‖A‖, ‖A²‖, ‖A³‖, …: the most that so many steps of R can make of ‖Q − Q^π‖. Nothing where it takes too long.
+
+    Where 0 ≤ w ≤ π, A is not negative and one vector tells, ‖Aᵏ‖ = max Aᵏ1; elsewhere each entry has to be known.
+    """
+    num_states, num_actions = mdp.shape
+    if not products.is_small(mdp):
+        return
+    apart = pi - w
+    if (apart >= -1e-10).all():
+        ahead = apart.sum(1)[:, None]
+    elif (num_states * num_actions) ** 2 * num_states > MAX_WORK:
+        return
+    else:
+        ahead = np.zeros((num_states, num_states, num_actions))
+        ahead[np.arange(num_states), np.arange(num_states)] = apart
+        ahead = ahead.reshape(num_states, -1)
+    kept = products.state_matrix(mdp, w)
+    behind = mdp.gamma * np.linalg.solve((np.eye(num_states) - mdp.gamma * kept).T, products.dense(mdp).T).T
+    while True:
+        power = behind @ ahead
+        yield float(abs(power).sum(1).max())
+        ahead = np.einsum("xa,xak->xk", apart, power.reshape(num_states, num_actions, -1))
+
+
+MAX_WORK = 1 << 28
+"""Products for one power of a matrix over pairs."""
+
+
+def _radius(matrix: np.ndarray) -> float:
+    return float(abs(np.linalg.eigvals(matrix)).max(initial=0.0))
+
+
+class _Product(NamedTuple):
+    """A matrix of which only products are known, as SciPy takes them."""
+
+    shape: tuple[int, int]
+    matvec: Callable[[np.ndarray], np.ndarray]
+    dtype: np.dtype = np.dtype(np.float64)
+
+
+def _largest(mdp: FiniteMDP, times: Callable[[np.ndarray], np.ndarray]) -> float:
+    """The largest |eigenvalue| of a product with vectors over states, by ARPACK."""
+    from scipy.sparse.linalg import ArpackNoConvergence, aslinearoperator, eigs
+
+    operator = aslinearoperator(_Product((mdp.num_states, mdp.num_states), times))
+    start = np.random.default_rng(0).uniform(0.5, 1.5, mdp.num_states)
+    try:
+        found = eigs(operator, k=1, which="LM", v0=start, tol=1e-8, return_eigenvectors=False)
+    except ArpackNoConvergence as short:
+        found = short.eigenvalues
+        if not len(found):
+            raise ArithmeticError("the spectral radius was not found: ARPACK did not converge.") from None
+    return float(abs(found).max())

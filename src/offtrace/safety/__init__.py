@@ -1,0 +1,136 @@
+"""Which traces are safe and efficient for this MDP, π, μ, γ and λ: `analyze`."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from offtrace.mdp import CountedMDP, FiniteMDP
+from offtrace.mdp.finite import checked_policy
+from offtrace.operators import bellman
+from offtrace.safety.analysis import Analysis
+from offtrace.safety.rows import (
+    DIVERGES,
+    Row,
+    Setting,
+    largest_lambda,
+    markov_row,
+    trajectory_aware_rows,
+)
+from offtrace.traces import TRACES, OneStep, QLambda, Trace, TrajectoryAware
+from offtrace.traces import trace as trace_by_name
+
+__all__ = ["Analysis", "Row", "analyze"]
+
+LAMBDAS = (0.5, 0.9, 1.0)
+MAX_STATES_FOR_THRESHOLDS = 400
+
+
+def analyze(
+    model: FiniteMDP | CountedMDP,
+    *,
+    pi: Any,
+    mu: Any = None,
+    traces: Sequence[str | type[Trace] | Trace | Callable[..., Any]] | None = None,
+    lambdas: Sequence[float] = LAMBDAS,
+    q: Any = None,
+    accuracy: float = 0.01,
+    num_trajectories: int | None = None,
+    rng: np.random.Generator | int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Analysis:
+    """The safety table: for every trace and λ, does R converge here, how fast, and how much do its samples vary?
+
+    `model` is an MDP, or one counted from data (`ot.mdp.from_data`), which brings its own μ. `traces` are names,
+    classes, values (with their own λ) or functions; all of `ot.TRACES` unless given. Targets are made from `q`, zeros
+    unless given; what Watkins' traces call greedy is `q`, or Q^π unless given. Trajectory-aware traces are computed
+    exactly where episodes end within a few steps and sampled otherwise, `num_trajectories` from every (x, a).
+
+    >>> from offtrace import mdp, policies
+    >>> model = mdp.chain(num_states=5, gamma=0.9)
+    >>> mu = np.full(model.shape, 0.5)
+    >>> analysis = analyze(model, pi=policies.greedy(bellman.q_star(model)), mu=mu, traces=["retrace", "q_lambda"])
+    >>> analysis.row("retrace", 1.0).verdict
+    'by theorem'
+    """
+    mdp, counted = (model.mdp, model) if isinstance(model, CountedMDP) else (model, None)
+    if mu is None:
+        if counted is None:
+            raise TypeError("`mu` must be given: the policy that collects the data, (X, A).")
+        mu = counted.mu
+    pi, mu = checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
+    if not 0 < accuracy < 1:
+        raise ValueError(f"`accuracy` must be in (0, 1), a share of the first error; got {accuracy}.")
+    q_pi = bellman.q_pi(mdp, pi)
+    start = np.zeros(mdp.shape) if q is None else bellman.values(mdp, q)
+    greedy_q = q_pi if q is None else start
+    setting = Setting(mdp, pi, mu, start, greedy_q, float(abs(start - q_pi).max()), accuracy)
+    asked = _asked(traces, lambdas)
+    markov = [(name, lambda_, trace) for name, lambda_, trace in asked if not isinstance(trace, TrajectoryAware)]
+    aware = [(name, lambda_, trace) for name, lambda_, trace in asked if isinstance(trace, TrajectoryAware)]
+    rows = {}
+    for done, (name, lambda_, trace) in enumerate(markov):
+        rows[name, lambda_] = markov_row(setting, name, lambda_, trace)
+        if progress:
+            progress(done + 1, len(asked))
+    per_pair = num_trajectories or int(np.clip(SAMPLES // mdp.r.size, 20, 2000))
+    generator = np.random.default_rng(rng)
+    for row in trajectory_aware_rows(setting, aware, num_trajectories=per_pair, rng=generator):
+        rows[row.trace, row.lambda_] = row
+    if progress:
+        progress(len(asked), len(asked))
+    ordered = tuple(rows[name, lambda_] for name, lambda_, _ in asked)
+    return Analysis(
+        mdp=mdp,
+        pi=pi,
+        mu=mu,
+        accuracy=accuracy,
+        rows=ordered,
+        off_policyness=float(abs(pi - mu).sum(1).max()),
+        largest_lambdas=_thresholds(setting, asked, ordered),
+        num_trajectories=per_pair if any(row.sampled for row in ordered) else 0,
+        counted=counted,
+    )
+
+
+SAMPLES = 40_000
+"""Trajectories for the traces that have to be sampled, over all (x, a)."""
+
+
+def _asked(traces: Sequence[Any] | None, lambdas: Sequence[float]) -> list[tuple[str, float | None, Any]]:
+    """Names, λs and traces, in the order of the table."""
+    if not len(lambdas):
+        raise ValueError("`lambdas` must have at least one λ.")
+    found: list[tuple[str, float | None, Any]] = []
+    for given in TRACES.values() if traces is None else traces:
+        if isinstance(given, str):
+            given = type(trace_by_name(given))
+        if isinstance(given, type) and issubclass(given, Trace):
+            found += [(given.name, float(trace.lambda_), trace) for trace in _family(given, lambdas)]
+        elif isinstance(given, Trace):
+            found.append((given.name, float(given.lambda_), given))
+        elif callable(given):
+            found.append((getattr(given, "__name__", type(given).__name__), None, given))
+        else:
+            raise TypeError(f"`traces` must be names, classes, values or functions; got {given!r}.")
+    return list({(name, lambda_): (name, lambda_, trace) for name, lambda_, trace in found}.values())
+
+
+def _family(cls: type[Trace], lambdas: Sequence[float]) -> list[Trace]:
+    return [OneStep()] if cls is OneStep else [cls(lambda_) for lambda_ in lambdas]
+
+
+def _thresholds(
+    setting: Setting, asked: list[tuple[str, float | None, Any]], rows: tuple[Row, ...]
+) -> dict[str, float]:
+    """For each trace that diverges at some λ here, and for Q(λ): the largest λ that does not."""
+    if setting.mdp.num_states > MAX_STATES_FOR_THRESHOLDS:
+        return {}
+    diverging = {row.trace for row in rows if row.verdict == DIVERGES}
+    values = {name: trace for name, _, trace in asked if isinstance(trace, Trace) and trace.markov}
+    return {
+        name: largest_lambda(setting, lambda x, trace=trace: dataclasses.replace(trace, lambda_=x))
+        for name, trace in values.items()
+        if name in diverging or isinstance(trace, QLambda)
+    }

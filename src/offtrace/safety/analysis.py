@@ -1,0 +1,228 @@
+"""What `analyze` gives back: rows to compute with, and a table to read, 80 columns wide."""
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.mdp import CountedMDP, FiniteMDP
+from offtrace.safety.rows import BY_THEOREM, DIVERGES, HERE, Row
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """The safety table of an MDP, a target policy π and a behaviour policy μ; `print` it."""
+
+    mdp: FiniteMDP
+    pi: np.ndarray
+    mu: np.ndarray
+    accuracy: float
+    rows: tuple[Row, ...]
+    off_policyness: float
+    """ε = max_x ‖π(·|x) − μ(·|x)‖₁, in [0, 2]."""
+    largest_lambdas: dict[str, float]
+    """For Q(λ) and each trace that diverges: the largest λ up to which iterating R converges here."""
+    num_trajectories: int
+    """From every (x, a), for the rows that were sampled; 0 where none was."""
+    counted: CountedMDP | None = None
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def row(self, trace: str, lambda_: float | None = None) -> Row:
+        """One row; λ may be left out where there is one only."""
+        found = [row for row in self.rows if row.trace == trace and lambda_ in (None, row.lambda_)]
+        if len(found) != 1:
+            raise KeyError(
+                f"{len(found)} rows of {trace!r} with λ = {lambda_}; there are {[r.label for r in self.rows]}"
+            )
+        return found[0]
+
+    @property
+    def q_lambda_bound(self) -> float:
+        """(1−γ)/(γε): Q^π(λ) is sure to converge for a smaller λ (Harutyunyan et al. 2016). Sufficient only."""
+        spread = self.mdp.gamma * self.off_policyness
+        return (1 - self.mdp.gamma) / spread if spread else math.inf
+
+    @property
+    def q_star_bound(self) -> float:
+        """(1−γ)/(2γ): Q*(λ) is sure to converge for a smaller λ, whatever μ is."""
+        return (1 - self.mdp.gamma) / (2 * self.mdp.gamma) if self.mdp.gamma else math.inf
+
+    @property
+    def uncovered(self) -> np.ndarray:
+        """(X, A) True where π acts as μ never does: the data say nothing of those (x, a)."""
+        return (self.mu == 0) & (self.pi > 0)
+
+    @property
+    def best(self) -> Row:
+        """Of the rows that are safe by theorem, the one that needs the fewest samples by estimate."""
+        safe = [row for row in self.rows if row.verdict == BY_THEOREM] or [r for r in self.rows if r.verdict == HERE]
+        return min(safe or self.rows, key=lambda row: (row.cost, row.iterations))
+
+    @property
+    def recommendation(self) -> str:
+        """One sentence, with its reason."""
+        best = self.best
+        if best.verdict == DIVERGES:
+            return "None of these converges here: add `tree_backup` or `retrace`, which are safe for any π and μ."
+        sure = "Theorem 1 holds" if best.verdict == BY_THEOREM else "it converges here, if not by Theorem 1"
+        spread = math.sqrt(best.target_variance)
+        reason = f"{sure}, {best.iterations:.0f} iterations to {self.accuracy:g}, targets spread by {spread:.3g}"
+        if not math.isfinite(best.cost):
+            return f"Use {best.label}: {sure}, though its targets have no finite variance."
+        return f"Use {best.label}: of what is safe here it needs the fewest samples ({reason})."
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "mdp": {
+                "name": self.mdp.name,
+                "num_states": self.mdp.num_states,
+                "num_actions": self.mdp.num_actions,
+                "gamma": self.mdp.gamma,
+            },
+            "accuracy": self.accuracy,
+            "off_policyness": self.off_policyness,
+            "q_lambda_bound": _finite(self.q_lambda_bound),
+            "q_star_bound": _finite(self.q_star_bound),
+            "largest_lambdas": self.largest_lambdas,
+            "num_trajectories": self.num_trajectories,
+            "rows": [row.as_dict() for row in self.rows],
+            "recommendation": self.recommendation,
+            "notes": self.notes(),
+        }
+
+    def notes(self) -> list[str]:
+        """What bounds say, and what is not known."""
+        notes = [
+            f"Q(λ) must converge for λ < {self.q_lambda_bound:.3g} = (1−γ)/(γε), with ε = max ‖π−μ‖₁ = "
+            f"{self.off_policyness:.3g}; Q*(λ), whatever μ is, for λ < {self.q_star_bound:.3g} = (1−γ)/(2γ)."
+        ]
+        if self.largest_lambdas:
+            found = ", ".join(f"{name} up to λ = {value:.3f}" for name, value in self.largest_lambdas.items())
+            notes.append(f"Converging here, where it is not by theorem: {found}.")
+        if self.uncovered.any():
+            x, a = np.argwhere(self.uncovered)[0].tolist()
+            notes.append(
+                f"μ never does what π may do in {int(self.uncovered.sum())} pairs, (x, a) = ({x}, {a}) first: no data "
+                "will come from there, and the traces end there."
+            )
+        if self.num_trajectories:
+            largest = max(row.standard_error for row in self.rows)
+            notes.append(
+                f"~ sampled, {self.num_trajectories} trajectories from each (x, a); standard error of a contraction "
+                f"{largest:.2g} or less."
+            )
+        if self.counted is not None:
+            notes += _unknown(self.counted, self.pi)
+        return notes
+
+    def _twins(self) -> dict[str, str]:
+        """Traces with the same numbers as an earlier one, at every λ."""
+        seen: dict[tuple[Any, ...], str] = {}
+        twins = {}
+        names = dict.fromkeys(row.trace for row in self.rows)
+        for trace in sorted(names, key=lambda name: name != "retrace"):  # of two, Retrace is the one to show
+            rows = [row for row in self.rows if row.trace == trace]
+            if any(row.sampled or row.variance_radius is None for row in rows):
+                continue
+            numbers = tuple(
+                (row.lambda_, row.verdict, f"{row.contraction:.6g} {row.radius:.6g} {row.target_variance:.6g}")
+                for row in rows
+                if row.contraction is not None
+            )
+            if numbers in seen and numbers:
+                twins[trace] = seen[numbers]
+            seen.setdefault(numbers, trace)
+        return twins
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        console = Console(file=text, width=WIDTH, no_color=True, highlight=False, force_terminal=False)
+        self.print(console)
+        return text.getvalue().rstrip("\n")
+
+    def print(self, console: Any) -> None:
+        """On a `rich` console, in colour where it has some."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        mdp = self.mdp
+        name = f"{mdp.name}: " if mdp.name else ""
+        title = f"{name}{mdp.num_states:,} states, {mdp.num_actions} actions, γ = {mdp.gamma:g}"
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
+        table.add_column("trace", no_wrap=True)
+        for heading in ("λ", "safe", "‖A‖", "ρ(A)", "steps", "var Σc", "target ±"):
+            table.add_column(heading, justify="left" if heading == "safe" else "right", no_wrap=True)
+        previous, twins = "", self._twins()
+        for row in self.rows:
+            if row.trace in twins:
+                continue
+            mark = "~" if row.sampled else ""
+            style = {BY_THEOREM: "green", HERE: "yellow", DIVERGES: "bold red"}[row.verdict]
+            table.add_row(
+                row.trace if row.trace != previous else "",
+                "" if row.lambda_ is None else f"{row.lambda_:g}",
+                Text(row.verdict.upper() if row.verdict == DIVERGES else row.verdict, style=style),
+                "" if row.contraction is None else f"{mark}{row.contraction:.3f}",
+                "" if row.radius is None else f"{mark}{row.radius:.3f}",
+                "∞" if math.isinf(row.iterations) else f"{row.iterations:,.0f}",
+                _short(row.trace_variance),
+                _short(math.sqrt(row.target_variance)),
+                style="bold" if row is self.best else "",
+            )
+            previous = row.trace
+        console.print(table)
+        same = [f"The same here: {', '.join(f'{one} as {other}' for one, other in twins.items())}."] if twins else []
+        for note in LEGEND.format(accuracy=self.accuracy), *same, *self.notes():
+            console.print(textwrap.fill(note, WIDTH - 1), style="dim", highlight=False)
+        console.print(textwrap.fill(self.recommendation, WIDTH - 1), style="bold", highlight=False)
+
+
+LEGEND = (
+    "One step of R multiplies the error by a matrix A: by ‖A‖ at most (max η where safe by theorem), by ρ(A) in the "
+    "long run. Safe by theorem: c ≤ π/μ (Theorem 1); here: not covered, but it converges. steps: of R, until the "
+    "largest error is {accuracy:g} of what it was. var Σc: variance of Σ γᵗ c₁…cₜ. target ±: standard deviation of a "
+    "sampled target. Both averaged over (x, a); ∞: no average settles."
+)
+
+
+def _short(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:.3g}"
+
+
+def _finite(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value
+
+
+def _unknown(counted: CountedMDP, pi: np.ndarray) -> list[str]:
+    """What the data leave open."""
+    visited = ~counted.unvisited
+    notes = [
+        f"Counted from {counted.num_transitions:,} transitions: an estimate, with errors that are not shown. "
+        f"Never seen: {int(counted.unseen.sum()):,} of {counted.counts.size:,} pairs (x, a)"
+    ]
+    if counted.unvisited.any():
+        notes[0] += f", and {int(counted.unvisited.sum()):,} of {len(visited):,} states"
+    notes[0] += "; there the model ends at once, with reward 0."
+    unknown = np.where(counted.unseen, pi, 0).sum(1)
+    if visited.any() and unknown[visited].max() > 0:
+        x = int(np.argmax(np.where(visited, unknown, -1)))
+        notes.append(
+            f"In states that were visited, π puts up to {unknown[x]:.0%} of its choices (x = {x}) on actions never "
+            "seen; nothing can be said of them."
+        )
+    few = int(((counted.counts > 0) & (counted.counts < 10)).sum())
+    if few:
+        notes.append(f"{few:,} pairs were seen fewer than 10 times.")
+    return notes

@@ -1,0 +1,232 @@
+"""One row of the safety table: a trace at one λ, what R does with it here, and what its samples cost.
+
+Q_{k+1} = R Q_k multiplies the error Q_k − Q^π by a matrix A. Its norm says how much one step can stretch or shrink
+the largest error; its spectral radius says whether iterating converges at all.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from offtrace.mdp import FiniteMDP
+from offtrace.operators import bellman, general, products, spectrum, trajectories
+from offtrace.traces import Trace, TrajectoryAware
+
+BY_THEOREM, HERE, DIVERGES = "by theorem", "here", "diverges"
+ROUNDING = 1e-10
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trace at one λ, for one MDP, π and μ."""
+
+    trace: str
+    lambda_: float | None
+    """None where the trace is somebody's own function."""
+    verdict: str
+    """`by theorem`: c ≤ π/μ here, so Theorem 1 holds. `here`: not covered, but iterating R converges. `diverges`."""
+    contraction: float | None
+    """‖A‖: an error never grows by more than this factor in one step; max η where Theorem 1 holds."""
+    radius: float | None
+    """Spectral radius of A: the factor of a step in the long run."""
+    iterations: float
+    """Of R until the error is `accuracy` of what it was, from whatever Q it starts."""
+    variance_radius: float | None
+    """Spectral radius of γ²P^{c²μ}; at 1 and above the variance is infinite. None where it was not computed."""
+    trace_variance: float
+    """Of Σ_t γ^t c_1…c_t, averaged over (x, a)."""
+    target_variance: float
+    """Of a sampled target, averaged over (x, a)."""
+    cost: float
+    """Samples for each (x, a), by the estimate in `docs/safety.md`."""
+    sampled: bool = False
+    """Estimated from trajectories, not computed."""
+    standard_error: float = 0.0
+    """Of `contraction`, where it was sampled."""
+    eta: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """η(x, a), Remark 1, (X, A)."""
+
+    @property
+    def label(self) -> str:
+        return self.trace if self.lambda_ is None else f"{self.trace}({self.lambda_:g})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers for JSON, which has no infinity: `"inf"`."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "eta"}
+        return {name: _plain(value) for name, value in plain.items()}
+
+
+def _plain(value: Any) -> Any:
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the rows of one table share."""
+
+    mdp: FiniteMDP
+    pi: np.ndarray
+    mu: np.ndarray
+    q: np.ndarray
+    """Where the targets are made."""
+    greedy_q: np.ndarray
+    """What Watkins' traces call greedy."""
+    scale: float
+    """‖Q − Q^π‖, what there is to learn."""
+    accuracy: float
+
+    def iterations(self, norms: Iterator[float], radius: float | None) -> float:
+        """The least k with ‖Aᵏ‖ ≤ accuracy, from whatever Q; beyond `MAX_POWERS` as the radius says."""
+        norm, k = 1.0, 0
+        for k, norm in enumerate(itertools.islice(norms, MAX_POWERS), start=1):
+            if norm <= self.accuracy:
+                return float(k)
+        if radius is None or radius >= 1:
+            return math.inf
+        return k + float(math.ceil(math.log(self.accuracy / norm) / math.log(radius))) if radius else k + 1.0
+
+    def cost(self, iterations: float, variance: float) -> float:
+        """Iterations × the samples that keep the noise of each, which piles up to 1/(1 − rate), within accuracy."""
+        if not math.isfinite(iterations + variance):
+            return math.inf
+        within = self.accuracy * self.scale * (1 - self.accuracy ** (1 / iterations))
+        return iterations * max(1.0, variance / within**2 if within else math.inf if variance else 1.0)
+
+
+MAX_POWERS = 500
+
+
+def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace | Callable[..., Any]) -> Row:
+    """Exactly, by linear algebra."""
+    mdp, pi, mu = setting.mdp, setting.pi, setting.mu
+    given: dict[str, Any] = {"pi": pi, "mu": mu, "trace": trace, "q": setting.greedy_q}
+    c = general.coefficients(mdp, **given)
+    w = mu * c
+    covered = bool((w <= pi + ROUNDING).all())
+    eta = general.eta(mdp, **given)
+    radius = spectrum.contraction_radius(mdp, pi, w)
+    norm = float(eta.max()) if covered else next(spectrum.contraction_norms(mdp, pi, w), None)
+    norms = spectrum.contraction_norms(mdp, pi, w) if radius < 1 else iter(())
+    iterations = setting.iterations(norms, radius)
+    verdict = BY_THEOREM if covered else HERE if radius < 1 else DIVERGES
+    target = general.moments(mdp, setting.q, pi, mu, c)
+    products_of_traces = general.moments(mdp, None, pi, mu, c)
+    variance = float(target.variance.mean())
+    return Row(
+        trace=name,
+        lambda_=lambda_,
+        verdict=verdict,
+        contraction=norm,
+        radius=radius,
+        iterations=iterations,
+        variance_radius=target.radius,
+        trace_variance=float(products_of_traces.variance.mean()),
+        target_variance=variance,
+        cost=setting.cost(iterations, variance),
+        eta=eta,
+    )
+
+
+def trajectory_aware_rows(
+    setting: Setting,
+    named: Sequence[tuple[str, float | None, TrajectoryAware]],
+    *,
+    num_trajectories: int,
+    rng: np.random.Generator,
+) -> list[Row]:
+    """The contraction exactly where paths can be followed, else from trajectories; the variance always from them."""
+    if not named:
+        return []
+    mdp, pi, mu = setting.mdp, setting.pi, setting.mu
+    num_pairs = mdp.num_states * mdp.num_actions
+    traces = [trace for _, _, trace in named]
+    samples = trajectories.sample(
+        mdp,
+        setting.q,
+        pi=pi,
+        mu=mu,
+        traces=traces,
+        num_trajectories=num_trajectories,
+        rng=rng,
+        with_reach=num_pairs <= MAX_SAMPLED_PAIRS,
+    )
+    stops = (1 - mdp.gamma * products.continuing_mass(mdp)).ravel()
+    rows = []
+    for (name, lambda_, trace), sampled in zip(named, samples, strict=True):
+        error = 0.0
+        try:
+            reach: np.ndarray | None = trajectories.reach(mdp, pi=pi, mu=mu, trace=trace, max_paths=FEW_PATHS)
+        except ValueError:
+            reach = None
+        exact = reach is not None
+        if exact:
+            eta = 1 - reach @ stops
+        else:
+            reach, eta = sampled.reach, 1 - sampled.stops.mean(1)
+            error = float(sampled.stops[eta.argmax()].std(ddof=1)) / math.sqrt(num_trajectories)
+        contraction, radius = float(eta.max()) if trace.safe else None, None
+        norms: Iterator[float] = iter(())
+        if reach is not None and num_pairs <= MAX_SAMPLED_PAIRS:
+            matrix = np.eye(num_pairs) - reach + mdp.gamma * reach @ bellman.weighted(mdp, pi)
+            radius = float(abs(np.linalg.eigvals(matrix)).max())
+            norms = _powers(matrix, not_negative=trace.safe)
+            contraction = contraction if trace.safe else float(abs(matrix).sum(1).max())
+        rate = contraction if radius is None else radius
+        iterations = setting.iterations(norms, rate)
+        verdict = BY_THEOREM if trace.safe else HERE if rate is not None and rate < 1 else DIVERGES
+        variance = float(sampled.correction.var(axis=1, ddof=1).mean())
+        rows.append(
+            Row(
+                trace=name,
+                lambda_=lambda_,
+                verdict=verdict,
+                contraction=contraction,
+                radius=radius,
+                iterations=iterations,
+                variance_radius=None,
+                trace_variance=float(sampled.trace.var(axis=1, ddof=1).mean()),
+                target_variance=variance,
+                cost=setting.cost(iterations, variance),
+                sampled=not exact,
+                standard_error=error,
+                eta=eta.reshape(mdp.shape),
+            )
+        )
+    return rows
+
+
+def _powers(matrix: np.ndarray, *, not_negative: bool) -> Iterator[float]:
+    """‖A‖, ‖A²‖, …"""
+    power = matrix.sum(1, keepdims=True) if not_negative else matrix
+    while True:
+        yield float(abs(power).sum(1).max())
+        power = matrix @ power
+
+
+FEW_PATHS = 100_000
+MAX_SAMPLED_PAIRS = 600
+"""Up to this many pairs (x, a) the matrix A of a trajectory-aware trace is estimated as a whole."""
+
+
+def largest_lambda(setting: Setting, make: Callable[[float], Trace]) -> float:
+    """The largest λ up to which iterating R converges here, to 1e-3; looked for in steps of 0.1, then by halving."""
+
+    def diverges(lambda_: float) -> bool:
+        given = {"pi": setting.pi, "mu": setting.mu, "trace": make(lambda_), "q": setting.greedy_q}
+        w = setting.mu * general.coefficients(setting.mdp, **given)
+        return spectrum.contraction_radius(setting.mdp, setting.pi, w) >= 1
+
+    good, bad = 0.0, None
+    for lambda_ in np.linspace(0.1, 1, 10):
+        if diverges(float(lambda_)):
+            bad = float(lambda_)
+            break
+        good = float(lambda_)
+    while bad is not None and bad - good > 1e-3:
+        middle = (good + bad) / 2
+        good, bad = (good, middle) if diverges(middle) else (middle, bad)
+    return good

@@ -1,0 +1,654 @@
+"""The rows of the fault matrix that finite models answer for: what bad, odd and hostile models get.
+
+A refusal is checked for its type, the argument in backticks, the value and the place; never for its whole sentence.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from offtrace.mdp import (
+    FiniteMDP,
+    bifurcated_grid,
+    chain,
+    cliff_walking,
+    episodic,
+    from_data,
+    from_dictionary,
+    from_gymnasium,
+    garnet,
+    grid_world,
+    icu_sepsis,
+)
+from offtrace.mdp.finite import checked_policy
+
+NAN, INF = np.nan, np.inf
+X, A = 4, 3
+AT = "(x, a) = (2, 1)"
+"""Where the faults are put."""
+PLACE = 2, 1
+Arrays = dict[str, Any]
+
+
+# -- helpers --------------------------------------------------------------------------------------------------
+
+
+def model() -> Arrays:
+    """The arguments of a FiniteMDP in which nothing is wrong, with the terminating share by transition."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(X), (X, A))
+    return {
+        "p": p,
+        "r": rng.normal(size=(X, A, X)),
+        "gamma": 0.9,
+        "terminates": rng.random((X, A, X)),
+        "start": np.full(X, 1 / X),
+    }
+
+
+def sparse(arrays: Arrays) -> Arrays:
+    named = ("p", "r", "terminates")
+    return arrays | {name: scipy.sparse.csr_array(np.reshape(arrays[name], (X * A, X))) for name in named}
+
+
+def lists() -> Arrays:
+    """The arguments of `from_transitions`: 2 states, 1 action."""
+    return {
+        "probability": np.array([0.5, 0.5, 1.0]),
+        "successor": np.array([0, 1, 1]),
+        "first": np.array([0, 2, 3]),
+        "num_actions": 1,
+        "r": np.array([0.0, 1.0, 2.0]),
+        "gamma": 0.9,
+    }
+
+
+def data() -> Arrays:
+    return {
+        "states": np.array([0, 1, 1, 2]),
+        "actions": np.array([0, 1, 0, 1]),
+        "rewards": np.array([0.0, 1.0, 0.5, 2.0]),
+        "next_states": np.array([1, 2, 1, 0]),
+        "terminated": np.array([False, False, False, True]),
+        "gamma": 0.9,
+    }
+
+
+def changed(arrays: Arrays, name: str, place: Any, value: Any) -> Arrays:
+    array = np.array(arrays[name])
+    array[place] = value
+    return arrays | {name: array}
+
+
+def refusal(call: Callable, *args: Any, error: type[Exception] = ValueError, **options: Any) -> str:
+    """The text of a refusal; any other exception, or a warning, fails the test, and so does a changed input."""
+    before = {name: value.copy() for name, value in options.items() if isinstance(value, np.ndarray)}
+    with pytest.raises(error) as caught:
+        call(*args, **options)
+    assert type(caught.value) is error
+    for name, value in before.items():
+        np.testing.assert_array_equal(options[name], value, err_msg=f"{name} was changed")
+    return str(caught.value)
+
+
+def says(text: str, *parts: str) -> None:
+    missing = [part for part in parts if part not in text]
+    assert not missing, f"{missing} is missing from: {text}"
+
+
+BOTH_FORMS = pytest.mark.parametrize("form", [dict, sparse], ids=["dense", "sparse"])
+
+
+def test_nothing_is_wrong_with_what_the_rows_start_from() -> None:
+    for arrays in (model(), sparse(model())):
+        assert FiniteMDP(**arrays).shape == (X, A)
+    assert FiniteMDP.from_transitions(**lists()).shape == (2, 1)
+    assert from_data(**data()).mdp.shape == (3, 2)
+
+
+# -- 18: P with rows that do not sum to 1, NaN, wrong shape ▸ refused with the (x, a) -------------------------
+
+
+@BOTH_FORMS
+@pytest.mark.parametrize("total", [0.9, 1.1, 0.999, 2.0])
+def test_row_18_rows_that_do_not_sum_to_1(form: Callable, total: float) -> None:
+    arrays = model()
+    arrays["p"][PLACE] *= total
+    says(refusal(FiniteMDP, **form(arrays)), "`p`", "sum to 1", f"{total:g}", AT, "`terminates`")
+
+
+@BOTH_FORMS
+def test_row_18_a_row_of_zeros(form: Callable) -> None:
+    says(refusal(FiniteMDP, **form(changed(model(), "p", PLACE, 0.0))), "`p`", "sum to 1", "got 0", AT)
+
+
+@BOTH_FORMS
+@pytest.mark.parametrize("value", [NAN, -0.1, -1e-3, -INF])
+def test_row_18_no_probability(form: Callable, value: float) -> None:
+    says(refusal(FiniteMDP, **form(changed(model(), "p", (*PLACE, 3), value))), "`p`", f"{value:.6g}", AT)
+
+
+@BOTH_FORMS
+def test_row_18_an_infinite_probability(form: Callable) -> None:
+    says(refusal(FiniteMDP, **form(changed(model(), "p", (*PLACE, 3), INF))), "`p`", "inf", AT)
+
+
+@BOTH_FORMS
+def test_row_18_negative_by_rounding_passes_and_stays(form: Callable) -> None:
+    arrays = changed(model(), "p", PLACE, [-1e-12, 0.5, 0.5, 0.0])
+    assert FiniteMDP(**form(arrays)).dense()[(*PLACE, 0)] == -1e-12
+
+
+@pytest.mark.parametrize(("dtype", "off", "passes"), [("float32", 1e-5, True), ("float64", 1e-5, False)])
+def test_row_18_rounding_is_that_of_the_type(dtype: str, off: float, passes: bool) -> None:
+    arrays = model()
+    arrays["p"][PLACE] *= 1 + off
+    arrays["p"] = arrays["p"].astype(dtype)
+    if passes:
+        FiniteMDP(**arrays)
+    else:
+        says(refusal(FiniteMDP, **arrays), "`p`", "sum to 1", AT)
+
+
+@pytest.mark.parametrize("shape", [(), (X,), (X, X), (A, X, X), (X, A, X + 1), (X, A, X, 1), (0, A, 0), (X, 0, X)])
+def test_row_18_wrong_shape(shape: tuple[int, ...]) -> None:
+    says(refusal(FiniteMDP, **model() | {"p": np.zeros(shape)}), "`p`", "(X, A, X)", str(shape))
+
+
+@pytest.mark.parametrize("shape", [(X * A + 1, X), (X, X * A), (X - 1, X)])
+def test_row_18_wrong_shape_of_a_sparse_p(shape: tuple[int, int]) -> None:
+    arrays = sparse(model()) | {"p": scipy.sparse.csr_array(shape)}
+    says(refusal(FiniteMDP, **arrays), "`p`", "(X·A, X)", str(shape))
+
+
+@pytest.mark.parametrize(
+    ("entries", "parts"),
+    [
+        ([(0.5, 0, 0.0, False)], ("`p`", "sum to 1", "0.5")),
+        ([], ("`p`", "sum to 1", "got 0")),
+        ([(NAN, 0, 0.0, False)], ("`p`", "nan")),
+        ([(-0.5, 0, 0.0, False), (1.5, 0, 0.0, False)], ("`p`", "-0.5")),
+        ([(1.0, 2, 0.0, False)], ("`p`", "[0, 2)", "got 2")),
+        ([(1.0, -1, 0.0, False)], ("`p`", "[0, 2)", "got -1")),
+        ([(1.0, 0, NAN, False)], ("`r`", "nan")),
+        ([(1.0, 0, 0.0)], ("`p`", "terminated")),
+        ([(1.0, 0.5, 0.0, False)], ("`p`", "next state", "0.5")),
+        ([(1.0, 0, "much", False)], ("`p`", "reward", "much")),
+        ([(1.0, 0, 0.0, "no")], ("`p`", "True or False", "no")),
+        ([(1.0, 0, 0.0, 0.5)], ("`p`", "True or False", "0.5")),
+        ([1.0], ("`p`", "1.0")),
+    ],
+)
+def test_row_18_dictionaries(entries: list, parts: tuple[str, ...]) -> None:
+    fine = [(1.0, 0, 0.0, False)]
+    says(refusal(from_dictionary, {0: {0: fine, 1: fine}, 1: {0: fine, 1: entries}}, gamma=0.9), *parts, "(1, 1)")
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        ({}, ("states", "0 is missing")),
+        ({1: {0: [(1.0, 1, 0.0, False)]}}, ("states", "0 is missing")),
+        ({0: {1: [(1.0, 0, 0.0, False)]}}, ("`p[0]`", "actions", "0 is missing")),
+        ({0: {0: [(1.0, 0, 0.0, False)]}, 1: {}}, ("same 1 actions", "got 0 at x = 1")),
+    ],
+)
+def test_row_18_dictionaries_with_gaps(table: dict, parts: tuple[str, ...]) -> None:
+    says(refusal(from_dictionary, table, gamma=0.9), *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "parts"),
+    [
+        ("probability", [0.5, 0.4, 1.0], ("`p`", "sum to 1", "0.9", "(0, 0)")),
+        ("probability", [0.5, 0.5], ("2 probabilities", "3 successors")),
+        ("successor", [0, 2, 1], ("`successor`", "[0, 2)", "got 2")),
+        ("successor", [0, -1, 1], ("`successor`", "[0, 2)", "got -1")),
+        ("first", [0, 3, 3], ("`p`", "sum to 1", "(1, 0)")),
+        ("first", [1, 2, 3], ("`first`", "1 … 3")),
+        ("first", [0, 2, 4], ("`first`", "0 … 4")),
+        ("first", [0, 4, 3], ("`first`",)),
+        ("first", [0], ("`first`", "(1,)")),
+        ("first", [[0, 2, 3]], ("`first`", "(1, 3)")),
+        ("num_actions", 3, ("`first`", "3 actions")),
+        ("num_actions", 0, ("`first`", "0 actions")),
+        ("r", [0.0, 1.0], ("`r`", "(2, 1)", "(2,)")),
+        ("r", [0.0, NAN, 0.0], ("`r`", "nan", "(0, 0)")),
+        ("ends", [0.0, 1.0], ("`ends`", "3", "(2,)")),
+        ("ends", [0.0, 0.0, 1.5], ("1.5", "(1, 0)")),
+    ],
+)
+def test_row_18_lists_of_transitions(name: str, value: Any, parts: tuple[str, ...]) -> None:
+    says(refusal(FiniteMDP.from_transitions, **lists() | {name: value}), *parts)
+
+
+def test_row_18_successors_that_are_no_whole_numbers() -> None:
+    arrays = lists() | {"successor": np.array([0.0, 1.0, 1.0])}
+    says(refusal(FiniteMDP.from_transitions, error=TypeError, **arrays), "`successor`", "float64")
+
+
+# -- 6: NaN or Inf reward ▸ refused with its place ------------------------------------------------------------
+
+
+@BOTH_FORMS
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_row_6_rewards_by_transition(form: Callable, value: float) -> None:
+    says(refusal(FiniteMDP, **form(changed(model(), "r", (*PLACE, 3), value))), "`r`", f"{value}", AT)
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_row_6_rewards_by_pair(value: float) -> None:
+    arrays = changed(model() | {"r": np.zeros((X, A))}, "r", PLACE, value)
+    says(refusal(FiniteMDP, **arrays), "`r`", f"{value}", AT)
+
+
+def test_row_7_rewards_of_impossible_transitions_are_not_read() -> None:
+    arrays = changed(model(), "p", PLACE, [0.0, 0.5, 0.5, 0.0])
+    arrays["r"][(*PLACE, 0)], arrays["terminates"][(*PLACE, 3)] = NAN, NAN
+    assert np.isfinite(FiniteMDP(**arrays).r).all()
+
+
+# -- 9: γ outside [0, 1], NaN ▸ refused -----------------------------------------------------------------------
+
+MAKERS: dict[str, Callable[[Any], FiniteMDP]] = {
+    "FiniteMDP": lambda gamma: FiniteMDP(**model() | {"gamma": gamma}),
+    "from_transitions": lambda gamma: FiniteMDP.from_transitions(**lists() | {"gamma": gamma}),
+    "with_gamma": lambda gamma: FiniteMDP(**model()).with_gamma(gamma),
+    "from_dictionary": lambda gamma: from_dictionary({0: {0: [(1.0, 0, 0.0, False)]}}, gamma=gamma),
+    "from_gymnasium": lambda gamma: from_gymnasium("FrozenLake-v1", gamma=gamma),
+    "from_data": lambda gamma: from_data(**data() | {"gamma": gamma}).mdp,
+    "garnet": lambda gamma: garnet(3, 2, 2, gamma=gamma, rng=0),
+    "episodic": lambda gamma: episodic(3, 2, 2, gamma=gamma, rng=0),
+    "chain": lambda gamma: chain(gamma=gamma),
+    "cliff_walking": lambda gamma: cliff_walking(gamma=gamma),
+}
+EVERY_MAKER = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+@EVERY_MAKER
+@pytest.mark.parametrize("gamma", [-0.1, 1.0001, NAN, INF])
+def test_row_9_gamma(make: Callable, gamma: float) -> None:
+    says(refusal(make, gamma), "`gamma`", "[0, 1]", f"{gamma:g}")
+
+
+@EVERY_MAKER
+@pytest.mark.parametrize("gamma", [None, "high", [0.9], 1j])
+def test_row_9_gamma_is_no_number(make: Callable, gamma: Any) -> None:
+    says(refusal(make, gamma, error=TypeError), "`gamma`", repr(gamma))
+
+
+@EVERY_MAKER
+@pytest.mark.parametrize("gamma", [0, 1, np.float32(0.5)])
+def test_row_9_gamma_at_the_edges_is_fine(make: Callable, gamma: Any) -> None:
+    assert make(gamma).gamma == gamma
+
+
+# -- 1, 2, 5: policies ----------------------------------------------------------------------------------------
+
+
+def policy() -> np.ndarray:
+    return np.random.default_rng(0).dirichlet(np.ones(A), X)
+
+
+@pytest.mark.parametrize("name", ["pi", "mu"])
+@pytest.mark.parametrize("total", [0.9, 1.1])
+def test_row_1_sum_of_a_policy(name: str, total: float) -> None:
+    pi = policy() / 1.2  # so that no entry is above 1
+    pi[0], pi[1], pi[3] = 1 / A, 1 / A, 1 / A
+    pi[2] *= total / pi[2].sum()
+    says(refusal(checked_policy, pi, (X, A), name), f"`{name}`", "sum to 1", f"{total:g}", "x = 2")
+
+
+@pytest.mark.parametrize("value", [-1e-3, -1.0, NAN, INF, -INF, 1.1, -2.3])
+def test_rows_2_and_5_no_probability_of_a_policy(value: float) -> None:
+    pi = policy()
+    pi[PLACE] = value
+    says(refusal(checked_policy, pi, (X, A), "pi"), "`pi`", "[0, 1]", f"{value:.6g}", AT)
+
+
+def test_row_2_rounding_passes_and_stays() -> None:
+    pi = np.tile([0.5, 0.5, 0.0], (X, 1))
+    pi[PLACE], pi[2, 0] = 1 + 1e-12, -1e-12
+    pi[2, 2] = 0
+    before = pi.copy()
+    np.testing.assert_array_equal(checked_policy(pi, (X, A), "pi"), before)
+    np.testing.assert_array_equal(pi, before)
+
+
+# -- 10: shapes that do not match ▸ refused, the shapes in the text -------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (A,), (1, A), (X, 1), (A, X), (X, A, 1), (1, X, A)])
+def test_row_10_policies(shape: tuple[int, ...]) -> None:
+    says(refusal(checked_policy, np.ones(shape), (X, A), "mu"), "`mu`", str((X, A)), str(shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *(("r", shape) for shape in [(), (X,), (X, 1), (1, A), (A, X), (X, A, 1), (1, A, X), (X * A, X)]),
+        *(("terminates", shape) for shape in [(), (1,), (A,), (X, 1), (1, A), (X, A, 1), (X * A, X)]),
+        *(("start", shape) for shape in [(), (1,), (X + 1,), (X, 1), (1, X)]),
+    ],
+)
+def test_row_10_nothing_broadcasts(name: str, shape: tuple[int, ...]) -> None:
+    says(refusal(FiniteMDP, **model() | {name: np.zeros(shape)}), f"`{name}`", str(X), str(shape))
+
+
+@pytest.mark.parametrize("name", ["r", "terminates"])
+def test_row_10_sparse(name: str) -> None:
+    arrays = sparse(model()) | {name: scipy.sparse.csr_array((X, X))}
+    says(refusal(FiniteMDP, **arrays), f"`{name}`", str((X * A, X)), str((X, X)))
+
+
+@pytest.mark.parametrize("grid", [(1, 3), (2, 3), (0, 4)])
+def test_row_10_grid(grid: tuple[int, int]) -> None:
+    says(refusal(FiniteMDP, **model(), grid=grid), "`grid`", f"{X} cells", str(grid))
+
+
+@pytest.mark.parametrize("name", ["states", "actions", "rewards", "next_states", "terminated"])
+@pytest.mark.parametrize("change", [lambda v: v[:1], lambda v: v[:-1], lambda v: v[:, None], lambda v: v[0]])
+def test_row_10_data(name: str, change: Callable) -> None:
+    arrays = data()
+    arrays[name] = np.asarray(change(arrays[name]))
+    says(refusal(from_data, **arrays), f"`{name}` {arrays[name].shape}", "(4,)")
+
+
+# -- terminates and start -------------------------------------------------------------------------------------
+
+
+@BOTH_FORMS
+@pytest.mark.parametrize("value", [NAN, -0.1, 1.1, INF])
+def test_terminates_is_a_share(form: Callable, value: float) -> None:
+    arrays = form(changed(model(), "terminates", (*PLACE, 3), value))
+    says(refusal(FiniteMDP, **arrays), "`terminates`", "[0, 1]", f"{value:.6g}", AT)
+
+
+def test_terminates_by_pair_says_the_pair() -> None:
+    arrays = changed(model() | {"terminates": np.zeros((X, A))}, "terminates", PLACE, 2.0)
+    says(refusal(FiniteMDP, **arrays), "`terminates`", "2", AT)
+
+
+@pytest.mark.parametrize(
+    "start", [[0.25, 0.25, 0.25, 0.15], [0.5, 0.5, 0.5, -0.5], [NAN, 0.0, 0.0, 1.0], [1, 1, 1, 1]]
+)
+def test_start_is_a_distribution(start: list[float]) -> None:
+    says(refusal(FiniteMDP, **model() | {"start": start}), "`start`", "distribution")
+
+
+# -- 11: actions and states −1, too large, float, bool ▸ refused ----------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["states", "actions", "next_states"])
+def test_row_11_negative(name: str) -> None:
+    says(refusal(from_data, **changed(data(), name, 2, -1)), f"`{name}`", "-1", "t = 2")
+
+
+@pytest.mark.parametrize("kind", [float, bool, str, object, complex])
+@pytest.mark.parametrize("name", ["states", "actions", "next_states"])
+def test_row_11_no_whole_numbers(name: str, kind: type) -> None:
+    arrays = data()
+    arrays[name] = arrays[name].astype(kind)
+    says(refusal(from_data, error=TypeError, **arrays), f"`{name}`", "whole numbers", str(arrays[name].dtype))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("states", "num_states"), ("next_states", "num_states"), ("actions", "num_actions")]
+)
+def test_row_11_too_large(name: str, size: str) -> None:
+    says(refusal(from_data, **changed(data(), name, 2, 7), **{size: 3}), f"`{name}`", f"`{size}` = 3", "7", "t = 2")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "4"])
+@pytest.mark.parametrize("size", ["num_states", "num_actions"])
+def test_row_11_sizes(size: str, value: Any) -> None:
+    says(refusal(from_data, **data(), **{size: value}), f"`{size}`", repr(value))
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_row_6_rewards_of_data(value: float) -> None:
+    says(refusal(from_data, **changed(data(), "rewards", 3, value)), "`rewards`", "finite", "t = 3")
+
+
+@pytest.mark.parametrize("kind", [int, float, str])
+def test_data_terminated_is_boolean(kind: type) -> None:
+    arrays = data()
+    arrays["terminated"] = arrays["terminated"].astype(kind)
+    says(refusal(from_data, error=TypeError, **arrays), "`terminated`", "boolean", "== 1")
+
+
+def test_row_8_no_data() -> None:
+    arrays = {name: value[:0] if isinstance(value, np.ndarray) else value for name, value in data().items()}
+    says(refusal(from_data, **arrays), "`states`", "none")
+
+
+# -- 13: lists, ragged lists, strings, odd arrays ▸ right answer or a clear refusal; inputs never modified ----
+
+
+@pytest.mark.parametrize("value", ["p", ["a", "b"], [[[1.0], [1.0, 0.0]]], [[None]], {"x": 1}, [1j], object()])
+@pytest.mark.parametrize("name", ["p", "r", "terminates", "start"])
+def test_row_13_no_arrays_of_numbers(name: str, value: Any) -> None:
+    says(refusal(FiniteMDP, error=TypeError, **model() | {name: value}), f"`{name}`", "numbers")
+
+
+@pytest.mark.parametrize("value", ["p", None, [[1.0], [0.5, 0.5]], [[object()]]])
+def test_row_13_no_policies(value: Any) -> None:
+    says(refusal(checked_policy, value, (X, A), "mu", error=TypeError), "`mu`", "numbers")
+
+
+@pytest.mark.parametrize("name", ["states", "actions", "rewards", "next_states", "terminated"])
+def test_row_13_ragged_data(name: str) -> None:
+    says(refusal(from_data, error=TypeError, **data() | {name: [[1], [1, 2]]}), f"`{name}`", "array")
+
+
+def _strided(array: np.ndarray) -> np.ndarray:
+    return np.repeat(array, 2, axis=0)[::2]
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+ODD = {
+    "list": lambda array: array.tolist(),
+    "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
+    "read-only": _read_only,
+    "strided": _strided,
+    "Fortran": np.asfortranarray,
+    "longdouble": lambda array: array.astype(np.longdouble) if array.dtype.kind == "f" else array,
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_row_13_odd_arrays_give_the_same(odd: Callable) -> None:
+    plain, expected = model(), FiniteMDP(**model())
+    given = {name: odd(value) if isinstance(value, np.ndarray) else value for name, value in plain.items()}
+    mdp = FiniteMDP(**given)
+    for name in ("probability", "successor", "first", "ends", "reward", "start"):
+        np.testing.assert_array_equal(getattr(mdp, name), getattr(expected, name))
+        assert getattr(mdp, name).dtype.isnative
+    np.testing.assert_array_equal(checked_policy(odd(policy()), (X, A), "pi"), policy())
+    counted = from_data(**{name: odd(v) if isinstance(v, np.ndarray) else v for name, v in data().items()})
+    np.testing.assert_array_equal(counted.mdp.dense(), from_data(**data()).mdp.dense())
+    for name, value in model().items():
+        np.testing.assert_array_equal(plain[name], value)
+
+
+def test_row_12_whole_numbers_and_booleans() -> None:
+    p = np.zeros((2, 1, 2), np.uint8)
+    p[0, 0, 1] = p[1, 0, 1] = 1
+    r = np.array([[200], [100]], np.uint8)
+    mdp = FiniteMDP(p=p, r=r, terminates=np.array([False, True]), gamma=1)
+    assert (mdp.probability.dtype, mdp.r.tolist()) == (np.float64, [[200.0], [100.0]])
+
+
+@BOTH_FORMS
+def test_row_13_inputs_are_never_modified(form: Callable) -> None:
+    arrays = form(model())
+    before = {name: value.copy() if hasattr(value, "copy") else value for name, value in arrays.items()}
+    mdp = FiniteMDP(**arrays)
+    _ = mdp.continuing, mdp.rows, mdp.dense(), mdp.with_gamma(0.1)
+    for name, value in before.items():
+        left, right = (np.asarray(v.todense() if hasattr(v, "todense") else v) for v in (arrays[name], value))
+        np.testing.assert_array_equal(left, right)
+
+
+# -- the textbook's arguments ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda: garnet(0, 2, 1, gamma=0.9, rng=0), ("`num_states`", "at least 1", "0")),
+        (lambda: garnet(3, 0, 1, gamma=0.9, rng=0), ("`num_actions`", "at least 1", "0")),
+        (lambda: garnet(3, 2, 4, gamma=0.9, rng=0), ("`num_successors`", "4", "3")),
+        (lambda: garnet(9, 2, 4, gamma=0.9, rng=0, local=1), ("`num_successors`", "4", "2·local + 1 = 3")),
+        (lambda: garnet(4, 2, 1, gamma=0.9, rng=0, local=2), ("`local`", "2", "4 states")),
+        (lambda: garnet(4, 2, 1, gamma=0.9, rng=0, reward_sparsity=1.5), ("`reward_sparsity`", "1.5")),
+        (lambda: episodic(3, 2, 4, gamma=0.9, rng=0), ("`num_steps`", "4", "3 states")),
+        (lambda: episodic(3, 2, 2, gamma=0.9, rng=0, early=NAN), ("`early`", "nan")),
+        (lambda: chain(3, slip=-0.1), ("`slip`", "-0.1")),
+        (lambda: chain(3, ends="neither"), ("`ends`", "neither")),
+        (lambda: chain(3, right_reward=NAN), ("`r`", "nan")),
+        (lambda: grid_world(["S.", "G"]), ("`layout`", "[2, 1]")),
+        (lambda: grid_world([]), ("`layout`", "[]")),
+        (lambda: grid_world(["S?", ".G"]), ("`layout`", "'?'", "(0, 1)")),
+        (lambda: grid_world(["##", "#G"]), ("`layout`", "start")),
+        (lambda: grid_world(["CS", "SG"]), ("`layout`", "one S", "2")),
+        (lambda: grid_world(["C.", ".G"]), ("`layout`", "one S", "0")),
+        (lambda: grid_world((3, 3), goal=(3, 0)), ("`goal`", "3 × 3", "(3, 0)")),
+        (lambda: grid_world((3, 3), walls=[(1,)]), ("`walls`", "(1,)")),
+        (lambda: grid_world((3, 3), start=(1, 1), goal=(1, 1)), ("`start`", "(1, 1)")),
+        (lambda: grid_world(slip=1.1), ("`slip`", "1.1")),
+        (lambda: bifurcated_grid(goal_row=4), ("`goal_row`", "4", "height of 5")),
+        (lambda: bifurcated_grid(width=2), ("`width`", "at least 3", "2")),
+    ],
+)
+def test_arguments_of_the_textbook(call: Callable, parts: tuple[str, ...]) -> None:
+    says(refusal(call), *parts)
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda: garnet(3.0, 2, 1, gamma=0.9, rng=0), ("`num_states`", "3.0")),
+        (lambda: garnet(3, True, 1, gamma=0.9, rng=0), ("`num_actions`", "True")),
+        (lambda: garnet(3, 2, 1, gamma=0.9, rng=None), ("`rng`", "Generator", "NoneType")),
+        (lambda: garnet(3, 2, 1, gamma=0.9, rng=np.random.RandomState(0)), ("`rng`", "RandomState")),
+        (lambda: chain(3, slip="often"), ("`slip`", "often")),
+        (lambda: grid_world((3, 3, 3)), ("`layout`", "(3, 3, 3)")),
+        (lambda: from_gymnasium(3, gamma=0.9), ("`env`", "int")),
+        (lambda: from_gymnasium(_without_model(), gamma=0.9, size=3), ("size",)),
+    ],
+)
+def test_arguments_of_the_wrong_type(call: Callable, parts: tuple[str, ...]) -> None:
+    says(refusal(call, error=TypeError), *parts)
+
+
+# -- Gymnasium's: no model, no such id, no package ------------------------------------------------------------
+
+
+def _without_model() -> Any:
+    import gymnasium
+
+    return gymnasium.make("CartPole-v1")
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1"])
+def test_an_environment_without_a_model(name: str) -> None:
+    says(refusal(from_gymnasium, name, gamma=0.9), "`env.unwrapped.P`", name, "from_data")
+
+
+@pytest.mark.parametrize("name", ["NoSuchThing-v1", "not an id", "../../etc/passwd", ""])
+def test_no_such_environment(name: str) -> None:
+    says(refusal(from_gymnasium, name, gamma=0.9), "`env`", repr(name))
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "call"),
+    [
+        ("gymnasium", "gymnasium", lambda: from_gymnasium("FrozenLake-v1", gamma=0.9)),
+        ("icu-sepsis", "icu_sepsis", icu_sepsis),
+    ],
+)
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch, package: str, module: str, call: Callable) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    says(refusal(call, error=ImportError), f"pip install {package}")
+
+
+def test_icu_sepsis_needs_a_rule_for_inadmissible_actions() -> None:
+    says(refusal(icu_sepsis, inadmissible="raise_exception"), "`inadmissible`", "mean", "terminate")
+
+
+# -- 39: a number that asks for too much memory; 40: an id that imports a module ------------------------------
+
+
+@pytest.mark.parametrize("name", ["states", "next_states", "actions"])
+def test_row_39_a_stray_number_is_refused_before_memory_is_taken(name: str) -> None:
+    says(refusal(from_data, **changed(data(), name, 1, 10**15)), "pairs", "1,000,000,000,000,001", "np.unique")
+
+
+def test_row_40_an_id_imports_only_with_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "row40_plugin.py").write_text(
+        "from gymnasium.envs.registration import register\n"
+        "register('Row40-v0', entry_point='gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    says(refusal(from_gymnasium, "row40_plugin:Row40-v0", gamma=0.9), "row40_plugin:Row40-v0", "allow_import=True")
+    assert "row40_plugin" not in sys.modules
+    assert from_gymnasium("row40_plugin:Row40-v0", gamma=0.9, allow_import=True).shape == (16, 4)
+    assert "row40_plugin" in sys.modules
+    del sys.modules["row40_plugin"]
+
+
+# -- lists, grids and shares that were once let through --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["probability", "successor"])
+def test_row_10_lists_with_a_second_axis(name: str) -> None:
+    arrays = lists() | {"r": [[0.0], [0.0]]}
+    says(refusal(FiniteMDP.from_transitions, **arrays | {name: arrays[name][:, None]}), f"`{name}`", "(3, 1)")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("first", [0.0, 2.0, 3.0]),
+        ("probability", ["a", "b", "c"]),
+        ("probability", ["1", "0", "1"]),
+        ("num_actions", 1.0),
+    ],
+)
+def test_row_13_lists_of_the_wrong_type(name: str, value: Any) -> None:
+    says(refusal(FiniteMDP.from_transitions, error=TypeError, **lists() | {name: value}), f"`{name}`")
+
+
+@pytest.mark.parametrize("grid", [(-2, -2), (2, 1, 2), (2.0, 2.0)])
+def test_row_10_grids_that_only_multiply_up(grid: Any) -> None:
+    says(refusal(FiniteMDP, **model(), grid=grid), "`grid`", str(grid))
+
+
+def test_row_2_rounding_of_start_passes() -> None:
+    FiniteMDP(**model() | {"start": [1 + 1e-12, -1e-12, 0.0, 0.0]})
+
+
+def test_row_2_a_negative_start_says_where() -> None:
+    says(refusal(FiniteMDP, **model() | {"start": [0.5, 0.75, -0.25, 0.0]}), "`start`", "-0.25", "x = 2")
+
+
+def test_row_2_rounding_of_terminates_passes() -> None:
+    """A share that was computed, one ulp above 1."""
+    FiniteMDP(**model() | {"terminates": np.full(X, np.nextafter(1.0, 2.0))})
+
+
+@pytest.mark.parametrize("p", [scipy.sparse.coo_array(np.ones(1)), scipy.sparse.csr_array(np.array([[1 + 1j]]))])
+def test_row_13_sparse_p_of_one_axis_or_of_complex_numbers(p: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="`p`"):
+        FiniteMDP(p=p, r=[[0.0]], gamma=0.9)
