@@ -4,10 +4,10 @@ mdpsolver is C++ and takes nested lists, columns in order; making the lists is n
 peak of a process that makes the MDP and solves it.
 """
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,4 +96,5 @@ BENCHMARK = Benchmark(
 
 if __name__ == "__main__":
     CONTENDERS[sys.argv[3]](problem((int(sys.argv[1]), sys.argv[2])))()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+    print(int(status["VmHWM"].split()[0]) * 1024 / 1e9)

@@ -10,6 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "index": "README.md",
     "returns": "docs/returns.md",
+    "safety": "docs/safety.md",
+    "online": "docs/online.md",
     "doctor": "docs/doctor.md",
     "deviations": "docs/deviations.md",
     "changelog": "CHANGELOG.md",

@@ -6,7 +6,7 @@
 Importing it loads NumPy and nothing heavier.
 """
 
-from offtrace import arrays, doctor, mdp, operators, policies, returns, safety, scores, traces
+from offtrace import arrays, doctor, mdp, online, operators, policies, returns, safety, scores, traces
 from offtrace.mdp import FiniteMDP
 from offtrace.returns import (
     c_trace_targets,
@@ -65,6 +65,7 @@ __all__ = [
     "doctor",
     "mdp",
     "n_step_targets",
+    "online",
     "operators",
     "peng_targets",
     "policies",

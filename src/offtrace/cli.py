@@ -14,8 +14,8 @@ import tyro
 from rich.console import Console
 
 import offtrace as ot
-from offtrace.doctor.command import doctor
-from offtrace.safety.command import analyze_command
+from offtrace.verbs.analyze import analyze
+from offtrace.verbs.doctor import doctor
 
 
 def reproduce(output: Path = Path("reproduction"), json: bool = False) -> None:
@@ -67,7 +67,7 @@ def bench(
 
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
-    "analyze": analyze_command,
+    "analyze": analyze,
     "doctor": doctor,
     "bench": bench,
 }

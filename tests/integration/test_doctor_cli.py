@@ -9,7 +9,7 @@ import pytest
 
 COMMAND = """
 import sys
-from offtrace.doctor.command import doctor
+from offtrace.verbs.doctor import doctor
 from offtrace import cli
 cli.VERBS["doctor"] = doctor
 cli.main(sys.argv[1:])

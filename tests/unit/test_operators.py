@@ -187,11 +187,11 @@ def test_large_solvers_agree_with_dense_ones(name: str, monkeypatch: pytest.Monk
 
 
 def test_the_method_follows_the_spectrum(large: None) -> None:
-    """Sweeps where bounds close in quickly, BiCGSTAB where successors are local."""
-    mixing, local = (mdps.garnet(3000, 4, 5, gamma=0.99, rng=0, local=near) for near in (None, 3))
+    """Sweeps where bounds close in quickly, BiCGSTAB where successors are local, SuperLU where they are very near."""
+    mixing, local, near = (mdps.garnet(3000, 4, 5, gamma=0.99, rng=0, local=within) for within in (None, 60, 3))
     pi = np.full(mixing.shape, 0.25)
-    found = operators.evaluate(mixing, pi), operators.evaluate(local, pi)
-    assert [solution.method for solution in found] == ["sweeps", "bicgstab"]
+    found = [operators.evaluate(mdp, pi) for mdp in (mixing, local, near)]
+    assert [solution.method for solution in found] == ["sweeps", "bicgstab", "superlu"]
     assert found[0].num_sweeps < 40
     assert all(solution.error_bound <= 1e-8 for solution in found)
     assert operators.optimise(mixing).method == "sweeps"

@@ -23,18 +23,19 @@ MAY_IMPORT = {
     "policies": {"arrays", "refusals"},
     "mdp": {"likelihoods", "refusals"},
     "operators": {"mdp", "policies", "traces", "threads", "kernels"},
-    "safety": {"mdp", "policies", "traces", "operators", "report"},
+    "safety": {"mdp", "policies", "traces", "operators"},
     "scores": set(),
     "returns": {"arrays", "refusals", "likelihoods", "parameters", "traces", "threads", "kernels"},
-    "online": {
-        *("arrays", "refusals", "likelihoods", "parameters", "threads", "kernels"),
-        *("mdp", "policies", "traces", "returns"),
-    },
+    "online": {"mdp", "traces", "likelihoods", "kernels", "threads"},
     "doctor": {"arrays", "traces", "returns"},
-    "report": {"scores", "safety"},
+    "environments": set(),
+    "agent": {"arrays", "refusals", "policies", "traces", "returns", "environments"},
+    "experiments": {"mdp", "online", "scores"},
+    "report": {"scores", "safety", "experiments"},
     "bench": set(),
-    "reproduce": {"returns", "scores", "report"},
-    "cli": {"reproduce", "bench", "doctor", "safety"},
+    "reproduce": {"returns", "scores", "report", "experiments"},
+    "verbs": {"doctor", "safety", "mdp", "policies", "operators", "report"},
+    "cli": {"reproduce", "bench", "verbs"},
 }
 """Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""
 

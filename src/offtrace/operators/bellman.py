@@ -72,10 +72,11 @@ def evaluate(mdp: FiniteMDP, pi: Any, *, tol: float = 1e-8) -> Solution:
     """
     pi = checked_policy(pi, mdp.shape, "pi")
     ended_in(mdp, pi)
-    v, num_sweeps, method = solvers.solve(mdp, pi, products.expected(pi, mdp.r), tol=tol)
+    masses = products.masses(mdp, pi)
+    v, num_sweeps, method = solvers.solve(mdp, pi, products.expected(pi, mdp.r), tol=tol, masses=masses)
     q = products.backup(mdp, v, r=mdp.r)
     residual = float(abs(products.expected(pi, q) - v).max())
-    _, mass = products.masses(mdp, pi)
+    _, mass = masses
     bound = residual / (1 - mass) if mass < 1 else np.inf
     return solvers.checked(Solution(q, v, residual, bound, num_sweeps, method), tol)
 

@@ -2,7 +2,7 @@
 
 For a Markov trace, with c (X, A) and P^{cμ} = p(y|x, a) μ(b|y) c(y, b),
 
-    R Q = Q + (I − γP^{cμ})^{-1} (T^π Q − Q)    and    R Q − Q^π = A (Q − Q^π),  A = γ (I − γP^{cμ})^{-1} (P^π − P^{cμ}).
+    R Q = Q + (I − γP^{cμ})^{-1} (T^π Q − Q),    R Q − Q^π = A (Q − Q^π),    A = γ (I − γP^{cμ})^{-1} (P^π − P^{cμ}).
 
 All of it is solved over states: with M = Σ_b μ c P, (I − γP^{cμ})^{-1} = I + γ P (I − γM)^{-1} Σ_b μ c.
 """
@@ -179,7 +179,8 @@ def moments(
     square = average(going, delta * (delta + 2 * mdp.gamma * u)) + average(ending, ended**2)
     squared = mdp.with_gamma(mdp.gamma**2)
     second = bellman.resolve(squared, np.zeros(mdp.shape), square, w * c, tol=tol)
-    return Moments(mean, np.maximum(second - mean**2, 0), radius)
+    variance = second - mean**2
+    return Moments(mean, np.where(variance > 1e-12 * second, variance, 0), radius)  # less is rounding
 
 
 def _check_growth(mdp: FiniteMDP, w: np.ndarray) -> None:

@@ -4,7 +4,7 @@ Every operator of the paper acts on Q (X, A) through two of them,
 
     (P v)(x, a) = Σ_x' p(x'|x, a) v(x')           and           (M_w v)(x) = Σ_a w(x, a) (P v)(x, a),
 
-since P^π Q = P (Σ_b π Q) and P^{cμ} Q = P (Σ_b μ c Q). What ends is left out of p, so nothing is bootstrapped past it.
+since P^π Q = P (Σ_b π Q) and P^{cμ} Q = P (Σ_b μ c Q). What ends is left out of p: nothing is bootstrapped past it.
 """
 
 from collections.abc import Callable
@@ -93,6 +93,18 @@ def over_states(mdp: FiniteMDP, kernel: Callable[..., Any], *arguments: Any) -> 
     """A kernel that reads all transitions, over the states, in threads; what each part reports."""
     num_bytes = 12 * len(mdp.probability)
     return parts_of(lambda start, stop: kernel(start, stop, *arguments), mdp.num_states, num_bytes)
+
+
+def is_banded(mdp: FiniteMDP) -> bool:
+    """Whether successors are close in the order of the states, or around its end; by a sample of transitions."""
+    which = np.linspace(0, len(mdp.successor) - 1, 4096).astype(np.int64)
+    row = np.searchsorted(mdp.first, which, side="right") - 1
+    apart = abs(mdp.successor[which].astype(np.int64) - row // mdp.num_actions)
+    near = np.minimum(apart, mdp.num_states - apart) <= BAND
+    return bool(near.mean() > 0.99)
+
+
+BAND = 32
 
 
 def merged(mdp: FiniteMDP, w: np.ndarray) -> Lists | None:

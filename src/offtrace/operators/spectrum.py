@@ -61,6 +61,14 @@ def contraction_norms(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> Iterator
         ahead = np.einsum("xa,xak->xk", apart, power.reshape(num_states, num_actions, -1))
 
 
+def contraction_bound(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> float:
+    """‖A‖ at most, at any size: γ (I − γP^{cμ})^{-1} |P^π − P^{cμ}| 1; equal to it where 0 ≤ w ≤ π."""
+    apart = abs(pi - w).sum(1)
+    kept = products.expected(w, products.backup(mdp, apart))
+    inner, _, _ = solvers.solve(mdp, w, kept, tol=1e-10)
+    return float((products.backup(mdp, apart) + products.backup(mdp, inner)).max())
+
+
 MAX_WORK = 1 << 28
 """Products for one power of a matrix over pairs."""
 

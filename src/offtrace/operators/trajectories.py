@@ -87,7 +87,7 @@ class Sampled(NamedTuple):
     expected: np.ndarray
     """f = (T^π Q − Q)(x_t, a_t)."""
     correction: np.ndarray
-    """f = δ_t: what a learner sees."""
+    """f = δ_t: what a learner sees; (len(qs), X·A, N)."""
     reach: np.ndarray | None
     """(X·A, X·A), f = 1{(x_t, a_t) = (y, b)}, the mean."""
 
@@ -95,9 +95,14 @@ class Sampled(NamedTuple):
 MAX_STEPS = 20_000
 
 
+def horizon(gamma: float) -> int:
+    """Steps until γ^t is below 1e-6."""
+    return MAX_STEPS if gamma == 1 else min(MAX_STEPS, int(np.log(1e-6) / np.log(max(gamma, 1e-6))) + 2)
+
+
 def sample(
     mdp: FiniteMDP,
-    q: np.ndarray,
+    qs: Sequence[np.ndarray],
     *,
     pi: np.ndarray,
     mu: np.ndarray,
@@ -106,29 +111,35 @@ def sample(
     rng: np.random.Generator,
     with_reach: bool = False,
 ) -> list[Sampled]:
-    """For each trace, on the same trajectories; they end with the episode, or where γ^t is below 1e-6."""
+    """For each trace, on the same trajectories; they end with the episode, or where γ^t is below 1e-6.
+
+    Corrections are made at every Q of `qs`; `expected` is at the first.
+    """
     if num_trajectories < 2:
         raise ValueError(f"`num_trajectories` must be at least 2; got {num_trajectories}.")
     num_pairs, num_actions = mdp.num_states * mdp.num_actions, mdp.num_actions
-    num_steps = MAX_STEPS if mdp.gamma == 1 else int(np.log(1e-6) / np.log(max(mdp.gamma, 1e-6))) + 2
+    num_steps = horizon(mdp.gamma)
     log_rho = _log_ratio(pi, mu).ravel()
-    value = products.expected(pi, q)
-    change = (products.backup(mdp, value, r=mdp.r) - q).ravel()
+    values = [products.expected(pi, q) for q in qs]
+    change = (products.backup(mdp, values[0], r=mdp.r) - qs[0]).ravel()
     stops = (1 - mdp.gamma * products.continuing_mass(mdp)).ravel()
     rewards = mdp.r.ravel()[mdp.rows] if mdp.reward is None else mdp.reward
     draw_move, draw_action = _Drawing(mdp.probability, mdp.first), _Drawing(mu.ravel(), _starts(mdp))
 
     path = np.arange(num_pairs * num_trajectories)
     pair = np.repeat(np.arange(num_pairs), num_trajectories)
-    states = [_State(num_pairs * num_trajectories, num_pairs if with_reach else 0) for _ in traces]
+    states = [_State(num_pairs * num_trajectories, len(qs), num_pairs if with_reach else 0) for _ in traces]
     log_product, discount = np.zeros(len(path)), 1.0
     lambda_products = [1.0] * len(traces)
-    for _ in range(min(num_steps, MAX_STEPS)):
+    for _ in range(num_steps):
         move = draw_move(pair, rng)
         going = np.ones(len(move), bool) if mdp.ends is None else rng.random(len(move)) >= mdp.ends[move]
-        delta = rewards[move] + mdp.gamma * going * value[mdp.successor[move]] - q.ravel()[pair]
+        reward, after = rewards[move], mdp.successor[move]
+        deltas = [
+            reward + mdp.gamma * going * value[after] - q.ravel()[pair] for q, value in zip(qs, values, strict=True)
+        ]
         for state in states:
-            state.add(path, pair, num_trajectories, discount, stops[pair], change[pair], delta)
+            state.add(path, pair, num_trajectories, discount, stops[pair], change[pair], *deltas)
         x = mdp.successor[move[going]]
         path, pair = path[going], x * num_actions + draw_action(x, rng) % num_actions
         if not len(path):
@@ -147,9 +158,9 @@ def sample(
 class _State:
     """One trace along all paths: β of those still going, and the sums of all."""
 
-    def __init__(self, num_paths: int, num_reached: int) -> None:
+    def __init__(self, num_paths: int, num_qs: int, num_reached: int) -> None:
         self.beta = np.ones(num_paths)
-        self.sums = np.zeros((4, num_paths))
+        self.sums = np.zeros((3 + num_qs, num_paths))
         self.reach = np.zeros((num_reached, num_reached)) if num_reached else None
 
     def add(self, path: np.ndarray, pair: np.ndarray, per_pair: int, discount: float, *values: np.ndarray) -> None:
@@ -163,7 +174,8 @@ class _State:
             self.reach += np.bincount(cells, weight, size * size).reshape(size, size) / per_pair
 
     def result(self, num_pairs: int, num_trajectories: int) -> Sampled:
-        return Sampled(*self.sums.reshape(4, num_pairs, num_trajectories), self.reach)
+        sums = self.sums.reshape(-1, num_pairs, num_trajectories)
+        return Sampled(*sums[:3], sums[3:], self.reach)
 
 
 def sampled_operator(
@@ -184,7 +196,7 @@ def sampled_operator(
         raise TypeError("`sampled_operator` is for trajectory-aware traces; `general_operator` is exact for others.")
     q, pi, mu = bellman.values(mdp, q), checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
     generator = np.random.default_rng(rng)
-    (found,) = sample(mdp, q, pi=pi, mu=mu, traces=[trace], num_trajectories=num_trajectories, rng=generator)
+    (found,) = sample(mdp, [q], pi=pi, mu=mu, traces=[trace], num_trajectories=num_trajectories, rng=generator)
     mean = q + found.expected.mean(1).reshape(mdp.shape)
     error = (found.expected.std(1, ddof=1) / np.sqrt(num_trajectories)).reshape(mdp.shape)
     return Estimate(mean, error, mean - Z_999 * error, mean + Z_999 * error)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offtrace.experiments.tabular import TabularResults
 from offtrace.scores import distribution_steps, inter_algorithm_scores, published_table_2, published_table_3
 
 try:
@@ -24,11 +25,17 @@ WIDTH, HEIGHT = 540, 340
 LABEL_SIZE = 14
 LABEL_GAP = 1.3 * LABEL_SIZE / HEIGHT  # in units of the y axis, which always runs from 0 to 1
 
-NAMES = {"retrace": "Retrace(λ)", "tree_backup": "TB(λ)", "q_star": "Q*(λ)", "dqn": "DQN"}
+NAMES = {"retrace": "Retrace(λ)", "tree_backup": "TB(λ)", "q_star": "Q*(λ)", "dqn": "DQN", "one_step": "one-step"}
 # Okabe and Ito's palette: distinct with every common colour blindness. The baseline is grey, and dashed.
-COLOURS = {"retrace": "#0072B2", "tree_backup": "#D55E00", "q_star": "#009E73", "dqn": "#555555"}
+COLOURS = {
+    "retrace": "#0072B2",
+    "tree_backup": "#D55E00",
+    "q_star": "#009E73",
+    "dqn": "#555555",
+    "one_step": "#555555",
+}
 OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000")
-BASELINE = "dqn"
+BASELINES = ("dqn", "one_step")
 
 
 def figure_1() -> alt.LayerChart:
@@ -57,6 +64,36 @@ def figure_2() -> alt.LayerChart:
             "Compare within one λ only: each has its own worst (0) and best (1), so averages are not",
             "comparable across λ. Figure 2 of Munos et al. (2016), drawn from its Table 2.",
         ),
+    )
+
+
+def tabular_figure_1(results: TabularResults) -> alt.LayerChart:
+    """Figure 1 in the tabular world: the score distribution at λ = 1."""
+    return score_distribution_chart(
+        results.inter_algorithm_scores()[-1],
+        algorithms=results.algorithms,
+        title=f"Inter-algorithm score distribution on {len(results.study.games)} small MDPs",
+        subtitle=(
+            "Share of MDPs on which an algorithm's score is at least x; roughly, a higher curve is better.",
+            f"Tabular learning by Eq. 7, λ = {results.study.lambdas[-1]:g}, {results.study.num_seeds} seeds, "
+            "off-policy (ε 0.5 against 0.1).",
+        ),
+    )
+
+
+def tabular_figure_2(results: TabularResults) -> alt.LayerChart:
+    """Figure 2 in the tabular world, on one scale for all λ."""
+    levels = np.array([[cell.value for cell in row] for row in results.level_intervals()]).T
+    return average_by_lambda_chart(
+        np.clip(levels, 0, 1),
+        lambdas=results.study.lambdas,
+        algorithms=tuple(name for name in results.algorithms if name != "one_step"),
+        title=f"What each λ earns on {len(results.study.games)} small MDPs",
+        subtitle=(
+            "0 is the worst and 1 the best mean return of a game over algorithms and λ; averaged over games.",
+            f"Tabular learning by Eq. 7, {results.study.num_seeds} seeds. At λ = 0 all three are one-step learning.",
+        ),
+        y_title="average level",
     )
 
 
@@ -95,6 +132,7 @@ def average_by_lambda_chart(
     algorithms: Sequence[str],
     title: str,
     subtitle: str | Sequence[str],
+    y_title: str = "average inter-algorithm score",
 ) -> alt.LayerChart:
     """The average inter-algorithm score of every algorithm at every λ (App. F, Fig. 2).
 
@@ -125,7 +163,7 @@ def average_by_lambda_chart(
     ]
     x = alt.X("lambda:Q", title="λ").axis(values=lambdas.tolist(), format="~g")
     x = x.scale(domain=[min(0.0, float(lambdas[0])), max(1.0, float(lambdas[-1]))], nice=False)
-    y = alt.Y("average:Q", title="average inter-algorithm score").scale(domain=[0, 1]).axis(tickCount=5)
+    y = alt.Y("average:Q", title=y_title).scale(domain=[0, 1]).axis(tickCount=5)
     data, colour = alt.InlineData(values=rows), _colour(algorithms)
     lines = alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=1.5, opacity=0.45)).encode(
         x=x, y=y, color=colour, strokeDash=_dash(algorithms)
@@ -174,7 +212,7 @@ def _colour(algorithms: Sequence[str]) -> alt.Color:
 
 
 def _dash(algorithms: Sequence[str]) -> alt.StrokeDash:
-    dashes = [[6, 3] if a == BASELINE else [1, 0] for a in algorithms]
+    dashes = [[6, 3] if a in BASELINES else [1, 0] for a in algorithms]
     return alt.StrokeDash("algorithm:N", legend=None).scale(domain=[_name(a) for a in algorithms], range=dashes)
 
 

@@ -9,16 +9,17 @@ import numpy as np
 from offtrace.mdp import CountedMDP, FiniteMDP
 from offtrace.mdp.finite import checked_policy
 from offtrace.operators import bellman
+from offtrace.operators.trajectories import horizon
 from offtrace.safety.analysis import Analysis
 from offtrace.safety.rows import (
-    DIVERGES,
+    BY_THEOREM,
     Row,
     Setting,
     largest_lambda,
     markov_row,
     trajectory_aware_rows,
 )
-from offtrace.traces import TRACES, OneStep, QLambda, Trace, TrajectoryAware
+from offtrace.traces import TRACES, OneStep, Trace, TrajectoryAware
 from offtrace.traces import trace as trace_by_name
 
 __all__ = ["Analysis", "Row", "analyze"]
@@ -45,7 +46,8 @@ def analyze(
     `model` is an MDP, or one counted from data (`ot.mdp.from_data`), which brings its own μ. `traces` are names,
     classes, values (with their own λ) or functions; all of `ot.TRACES` unless given. Targets are made from `q`, zeros
     unless given; what Watkins' traces call greedy is `q`, or Q^π unless given. Trajectory-aware traces are computed
-    exactly where episodes end within a few steps and sampled otherwise, `num_trajectories` from every (x, a).
+    exactly where episodes end within a few steps and sampled otherwise, `num_trajectories` from every (x, a); where
+    that would take minutes they are left out, unless they are named.
 
     >>> from offtrace import mdp, policies
     >>> model = mdp.chain(num_states=5, gamma=0.9)
@@ -65,8 +67,13 @@ def analyze(
     q_pi = bellman.q_pi(mdp, pi)
     start = np.zeros(mdp.shape) if q is None else bellman.values(mdp, q)
     greedy_q = q_pi if q is None else start
-    setting = Setting(mdp, pi, mu, start, greedy_q, float(abs(start - q_pi).max()), accuracy)
+    setting = Setting(mdp, pi, mu, start, q_pi, greedy_q, accuracy)
     asked = _asked(traces, lambdas)
+    per_pair = num_trajectories or int(np.clip(SAMPLES // mdp.r.size, 20, 2000))
+    left_out: tuple[str, ...] = ()
+    if traces is None and per_pair * mdp.r.size * horizon(mdp.gamma) > MAX_SAMPLED_STEPS:
+        left_out = tuple(name for name, cls in TRACES.items() if not cls.markov)
+        asked = [one for one in asked if one[0] not in left_out]
     markov = [(name, lambda_, trace) for name, lambda_, trace in asked if not isinstance(trace, TrajectoryAware)]
     aware = [(name, lambda_, trace) for name, lambda_, trace in asked if isinstance(trace, TrajectoryAware)]
     rows = {}
@@ -74,7 +81,6 @@ def analyze(
         rows[name, lambda_] = markov_row(setting, name, lambda_, trace)
         if progress:
             progress(done + 1, len(asked))
-    per_pair = num_trajectories or int(np.clip(SAMPLES // mdp.r.size, 20, 2000))
     generator = np.random.default_rng(rng)
     for row in trajectory_aware_rows(setting, aware, num_trajectories=per_pair, rng=generator):
         rows[row.trace, row.lambda_] = row
@@ -87,15 +93,22 @@ def analyze(
         mu=mu,
         accuracy=accuracy,
         rows=ordered,
-        off_policyness=float(abs(pi - mu).sum(1).max()),
+        off_policyness=float(abs(pi - mu).sum(1)[_known_states(mdp, counted)].max(initial=0)),
         largest_lambdas=_thresholds(setting, asked, ordered),
         num_trajectories=per_pair if any(row.sampled for row in ordered) else 0,
         counted=counted,
+        left_out=left_out,
     )
 
 
 SAMPLES = 40_000
 """Trajectories for the traces that have to be sampled, over all (x, a)."""
+MAX_SAMPLED_STEPS = 100_000_000
+"""More than these, and traces that have to be sampled are left out unless they are named."""
+
+
+def _known_states(mdp: FiniteMDP, counted: CountedMDP | None) -> np.ndarray:
+    return np.ones(mdp.num_states, bool) if counted is None else ~counted.unvisited
 
 
 def _asked(traces: Sequence[Any] | None, lambdas: Sequence[float]) -> list[tuple[str, float | None, Any]]:
@@ -124,13 +137,13 @@ def _family(cls: type[Trace], lambdas: Sequence[float]) -> list[Trace]:
 def _thresholds(
     setting: Setting, asked: list[tuple[str, float | None, Any]], rows: tuple[Row, ...]
 ) -> dict[str, float]:
-    """For each trace that diverges at some λ here, and for Q(λ): the largest λ that does not."""
+    """For each trace that is not safe by theorem here: the largest λ up to which iterating R converges."""
     if setting.mdp.num_states > MAX_STATES_FOR_THRESHOLDS:
         return {}
-    diverging = {row.trace for row in rows if row.verdict == DIVERGES}
+    covered = {row.trace for row in rows} - {row.trace for row in rows if row.verdict != BY_THEOREM}
     values = {name: trace for name, _, trace in asked if isinstance(trace, Trace) and trace.markov}
     return {
         name: largest_lambda(setting, lambda x, trace=trace: dataclasses.replace(trace, lambda_=x))
         for name, trace in values.items()
-        if name in diverging or isinstance(trace, QLambda)
+        if name not in covered
     }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.mdp import CountedMDP, FiniteMDP
-from offtrace.safety.rows import BY_THEOREM, DIVERGES, HERE, Row
+from offtrace.safety.rows import BY_THEOREM, DIVERGES, HERE, UNKNOWN, Row
 
 WIDTH = 80
 
@@ -27,10 +27,12 @@ class Analysis:
     off_policyness: float
     """ε = max_x ‖π(·|x) − μ(·|x)‖₁, in [0, 2]."""
     largest_lambdas: dict[str, float]
-    """For Q(λ) and each trace that diverges: the largest λ up to which iterating R converges here."""
+    """For each trace that is not safe by theorem: the largest λ up to which iterating R converges here."""
     num_trajectories: int
     """From every (x, a), for the rows that were sampled; 0 where none was."""
     counted: CountedMDP | None = None
+    left_out: tuple[str, ...] = ()
+    """Traces that would have to be sampled for minutes."""
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -62,22 +64,25 @@ class Analysis:
 
     @property
     def best(self) -> Row:
-        """Of the rows that are safe by theorem, the one that needs the fewest samples by estimate."""
+        """Of the rows that are safe by theorem, the one of the fewest samples by estimate; of equals, Retrace."""
         safe = [row for row in self.rows if row.verdict == BY_THEOREM] or [r for r in self.rows if r.verdict == HERE]
-        return min(safe or self.rows, key=lambda row: (row.cost, row.iterations))
+        least = min(safe or self.rows, key=lambda row: (row.cost, row.iterations or math.inf))
+        equal = [row for row in safe if row.cost <= least.cost * (1 + 1e-6) and math.isfinite(row.cost)] or [least]
+        return next((row for row in equal if row.trace == "retrace"), equal[0])
 
     @property
     def recommendation(self) -> str:
         """One sentence, with its reason."""
         best = self.best
-        if best.verdict == DIVERGES:
-            return "None of these converges here: add `tree_backup` or `retrace`, which are safe for any π and μ."
-        sure = "Theorem 1 holds" if best.verdict == BY_THEOREM else "it converges here, if not by Theorem 1"
-        spread = math.sqrt(best.target_variance)
-        reason = f"{sure}, {best.iterations:.0f} iterations to {self.accuracy:g}, targets spread by {spread:.3g}"
+        if best.verdict in (DIVERGES, UNKNOWN):
+            return "None of these is known to converge here: add `retrace` or `tree_backup`, safe for any π and μ."
+        sure = "Theorem 1 holds" if best.verdict == BY_THEOREM else "it converges here, though not by Theorem 1"
         if not math.isfinite(best.cost):
-            return f"Use {best.label}: {sure}, though its targets have no finite variance."
-        return f"Use {best.label}: of what is safe here it needs the fewest samples ({reason})."
+            return f"Use {best.label}: {sure}; what its samples cost is not known."
+        steps = f"{best.iterations:,.0f} step{'' if best.iterations == 1 else 's'} of R to {self.accuracy:g}"
+        spread = math.sqrt(best.target_variance)
+        reason = f"{sure}, {steps}, a sampled target is off by {spread:.3g} on average"
+        return f"Use {best.label}: of what is safe here it needs the fewest samples, by estimate ({reason})."
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -95,36 +100,40 @@ class Analysis:
             "largest_lambdas": self.largest_lambdas,
             "num_trajectories": self.num_trajectories,
             "rows": [row.as_dict() for row in self.rows],
+            "best": self.best.label,
             "recommendation": self.recommendation,
+            "left_out": list(self.left_out),
             "notes": self.notes(),
         }
 
     def notes(self) -> list[str]:
         """What bounds say, and what is not known."""
-        notes = [
-            f"Q(λ) must converge for λ < {self.q_lambda_bound:.3g} = (1−γ)/(γε), with ε = max ‖π−μ‖₁ = "
-            f"{self.off_policyness:.3g}; Q*(λ), whatever μ is, for λ < {self.q_star_bound:.3g} = (1−γ)/(2γ)."
-        ]
+        notes = []
+        if 0 < self.mdp.gamma < 1:
+            notes.append(
+                f"Q(λ) is sure to converge for λ < {self.q_lambda_bound:.3g} = (1−γ)/(γε), with ε = max ‖π−μ‖₁ = "
+                f"{self.off_policyness:.3g}; Q*(λ), whatever μ is, for λ < {self.q_star_bound:.3g} = (1−γ)/(2γ)."
+            )
         if self.largest_lambdas:
-            found = ", ".join(f"{name} up to λ = {value:.3f}" for name, value in self.largest_lambdas.items())
-            notes.append(f"Converging here, where it is not by theorem: {found}.")
+            found = ", ".join(f"{name} up to {value:.3g}" for name, value in self.largest_lambdas.items())
+            notes.append(f"The largest λ that converges here, of what Theorem 1 does not cover: {found}.")
         if self.uncovered.any():
             x, a = np.argwhere(self.uncovered)[0].tolist()
             notes.append(
-                f"μ never does what π may do in {int(self.uncovered.sum())} pairs, (x, a) = ({x}, {a}) first: no data "
-                "will come from there, and the traces end there."
+                f"μ never does what π may do in {int(self.uncovered.sum())} pairs, (x, a) = ({x}, {a}) first: no "
+                "data will come from there, and the traces end there."
             )
         if self.num_trajectories:
             largest = max(row.standard_error for row in self.rows)
-            notes.append(
-                f"~ sampled, {self.num_trajectories} trajectories from each (x, a); standard error of a contraction "
-                f"{largest:.2g} or less."
-            )
+            error = f"; the standard error of ‖A‖ is {largest:.2g} or less" if largest else ""
+            notes.append(f"~ sampled, {self.num_trajectories} trajectories from each (x, a){error}.")
+        if self.left_out:
+            notes.append(f"Left out, as they would be sampled for minutes: {', '.join(self.left_out)}. Name them.")
         if self.counted is not None:
             notes += _unknown(self.counted, self.pi)
         return notes
 
-    def _twins(self) -> dict[str, str]:
+    def twins(self) -> dict[str, str]:
         """Traces with the same numbers as an earlier one, at every λ."""
         seen: dict[tuple[Any, ...], str] = {}
         twins = {}
@@ -164,37 +173,48 @@ class Analysis:
         table.add_column("trace", no_wrap=True)
         for heading in ("λ", "safe", "‖A‖", "ρ(A)", "steps", "var Σc", "target ±"):
             table.add_column(heading, justify="left" if heading == "safe" else "right", no_wrap=True)
-        previous, twins = "", self._twins()
+        previous, twins = "", self.twins()
         for row in self.rows:
             if row.trace in twins:
                 continue
-            mark = "~" if row.sampled else ""
-            style = {BY_THEOREM: "green", HERE: "yellow", DIVERGES: "bold red"}[row.verdict]
+            mark, aware = "~" if row.sampled else "", "~" if row.variance_radius is None else ""
+            style = {BY_THEOREM: "green", HERE: "yellow", DIVERGES: "bold red", UNKNOWN: "dim"}[row.verdict]
             table.add_row(
                 row.trace if row.trace != previous else "",
-                "" if row.lambda_ is None else f"{row.lambda_:g}",
+                "" if row.lambda_ is None or row.label == row.trace else f"{row.lambda_:g}",
                 Text(row.verdict.upper() if row.verdict == DIVERGES else row.verdict, style=style),
-                "" if row.contraction is None else f"{mark}{row.contraction:.3f}",
-                "" if row.radius is None else f"{mark}{row.radius:.3f}",
-                "∞" if math.isinf(row.iterations) else f"{row.iterations:,.0f}",
-                _short(row.trace_variance),
-                _short(math.sqrt(row.target_variance)),
+                "?" if row.contraction is None else f"{mark}{_factor(row.contraction)}",
+                "?" if row.radius is None else f"{mark}{_factor(row.radius)}",
+                "?" if row.iterations is None else "∞" if math.isinf(row.iterations) else f"{row.iterations:,.0f}",
+                aware + _short(row.trace_variance),
+                aware + _short(math.sqrt(row.target_variance)),
                 style="bold" if row is self.best else "",
             )
             previous = row.trace
-        console.print(table)
-        same = [f"The same here: {', '.join(f'{one} as {other}' for one, other in twins.items())}."] if twins else []
-        for note in LEGEND.format(accuracy=self.accuracy), *same, *self.notes():
-            console.print(textwrap.fill(note, WIDTH - 1), style="dim", highlight=False)
         console.print(textwrap.fill(self.recommendation, WIDTH - 1), style="bold", highlight=False)
+        console.print()
+        console.print(table)
+        for label, meaning in LEGEND.items():
+            text = meaning.format(accuracy=self.accuracy)
+            wrapped = textwrap.fill(f"{label:9}{text}", WIDTH - 1, subsequent_indent=" " * 9)
+            console.print(wrapped, style="dim", highlight=False)
+        same = [f"The same here: {', '.join(f'{one} as {other}' for one, other in twins.items())}."] if twins else []
+        for note in (*same, *self.notes()):
+            console.print(textwrap.fill(note, WIDTH - 1), highlight=False)
 
 
-LEGEND = (
-    "One step of R multiplies the error by a matrix A: by ‖A‖ at most (max η where safe by theorem), by ρ(A) in the "
-    "long run. Safe by theorem: c ≤ π/μ (Theorem 1); here: not covered, but it converges. steps: of R, until the "
-    "largest error is {accuracy:g} of what it was. var Σc: variance of Σ γᵗ c₁…cₜ. target ±: standard deviation of a "
-    "sampled target. Both averaged over (x, a); ∞: no average settles."
-)
+LEGEND = {
+    "safe": "by theorem: c ≤ π/μ, Theorem 1 holds; here: it converges all the same; or DIVERGES",
+    "‖A‖": "one step of R multiplies the error by A: at most by this (max η where safe by theorem)",
+    "ρ(A)": "and by this in the long run; R converges where it is below 1",
+    "steps": "of R, until the largest error is {accuracy:g} of what it was, from whatever Q",
+    "var Σc": "variance of Σ γᵗ c₁…cₜ, averaged over (x, a)",
+    "target ±": "standard deviation of a sampled target, averaged over (x, a); ∞: no average settles",
+}
+
+
+def _factor(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.3g}"
 
 
 def _short(value: float) -> str:

@@ -14,9 +14,9 @@ import numpy as np
 
 from offtrace.mdp import FiniteMDP
 from offtrace.operators import bellman, general, products, spectrum, trajectories
-from offtrace.traces import Trace, TrajectoryAware
+from offtrace.traces import OneStep, Trace, TrajectoryAware
 
-BY_THEOREM, HERE, DIVERGES = "by theorem", "here", "diverges"
+BY_THEOREM, HERE, DIVERGES, UNKNOWN = "by theorem", "here", "diverges", "unknown"
 ROUNDING = 1e-10
 
 
@@ -28,13 +28,15 @@ class Row:
     lambda_: float | None
     """None where the trace is somebody's own function."""
     verdict: str
-    """`by theorem`: c ≤ π/μ here, so Theorem 1 holds. `here`: not covered, but iterating R converges. `diverges`."""
+    """`by theorem`: c ≤ π/μ here, so Theorem 1 holds. `here`: not covered, but iterating R converges. `diverges`.
+    `unknown`: too large to say."""
     contraction: float | None
-    """‖A‖: an error never grows by more than this factor in one step; max η where Theorem 1 holds."""
+    """‖A‖: an error never grows by more than this factor in one step; max η where Theorem 1 holds. An upper bound
+    where the MDP is large and Theorem 1 does not hold. None where it is not known."""
     radius: float | None
-    """Spectral radius of A: the factor of a step in the long run."""
-    iterations: float
-    """Of R until the error is `accuracy` of what it was, from whatever Q it starts."""
+    """Spectral radius of A: the factor of a step in the long run. None where the MDP is large."""
+    iterations: float | None
+    """Of R until the error is `accuracy` of what it was, from whatever Q it starts; None where it is not known."""
     variance_radius: float | None
     """Spectral radius of γ²P^{c²μ}; at 1 and above the variance is infinite. None where it was not computed."""
     trace_variance: float
@@ -42,9 +44,10 @@ class Row:
     target_variance: float
     """Of a sampled target, averaged over (x, a)."""
     cost: float
-    """Samples for each (x, a), by the estimate in `docs/safety.md`."""
+    """Samples for each (x, a) until every error is within accuracy, by the estimate in `docs/safety.md`."""
     sampled: bool = False
-    """Estimated from trajectories, not computed."""
+    """The contraction was estimated from trajectories, not computed; the variances of a trajectory-aware trace
+    always are."""
     standard_error: float = 0.0
     """Of `contraction`, where it was sampled."""
     eta: np.ndarray | None = field(default=None, repr=False, compare=False)
@@ -52,7 +55,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        return self.trace if self.lambda_ is None else f"{self.trace}({self.lambda_:g})"
+        return self.trace if self.lambda_ is None or self.trace == OneStep.name else f"{self.trace}({self.lambda_:g})"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON, which has no infinity: `"inf"`."""
@@ -73,25 +76,35 @@ class Setting:
     mu: np.ndarray
     q: np.ndarray
     """Where the targets are made."""
+    q_pi: np.ndarray
+    """Where they end up."""
     greedy_q: np.ndarray
     """What Watkins' traces call greedy."""
-    scale: float
-    """‖Q − Q^π‖, what there is to learn."""
     accuracy: float
 
-    def iterations(self, norms: Iterator[float], radius: float | None) -> float:
-        """The least k with ‖Aᵏ‖ ≤ accuracy, from whatever Q; beyond `MAX_POWERS` as the radius says."""
+    @property
+    def scale(self) -> float:
+        """‖Q − Q^π‖, what there is to learn."""
+        return float(abs(self.q - self.q_pi).max())
+
+    def iterations(self, norms: Iterator[float], rate: float | None) -> float | None:
+        """The least k with ‖Aᵏ‖ ≤ accuracy, from whatever Q; beyond the norms that are given, as the rate says."""
         norm, k = 1.0, 0
         for k, norm in enumerate(itertools.islice(norms, MAX_POWERS), start=1):
             if norm <= self.accuracy:
                 return float(k)
-        if radius is None or radius >= 1:
+        if rate is None:
+            return None
+        if rate >= 1:
             return math.inf
-        return k + float(math.ceil(math.log(self.accuracy / norm) / math.log(radius))) if radius else k + 1.0
+        return k + float(math.ceil(math.log(self.accuracy / norm) / math.log(rate))) if rate else k + 1.0
 
-    def cost(self, iterations: float, variance: float) -> float:
-        """Iterations × the samples that keep the noise of each, which piles up to 1/(1 − rate), within accuracy."""
-        if not math.isfinite(iterations + variance):
+    def cost(self, iterations: float | None, variance: float) -> float:
+        """Iterations × the samples that keep the noise of each, which piles up to 1/(1 − rate), within accuracy.
+
+        `variance` is the largest of any (x, a), at Q or at Q^π: an error is a maximum, and so is its noise.
+        """
+        if iterations is None or not math.isfinite(iterations + variance):
             return math.inf
         within = self.accuracy * self.scale * (1 - self.accuracy ** (1 / iterations))
         return iterations * max(1.0, variance / within**2 if within else math.inf if variance else 1.0)
@@ -108,14 +121,17 @@ def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace 
     w = mu * c
     covered = bool((w <= pi + ROUNDING).all())
     eta = general.eta(mdp, **given)
-    radius = spectrum.contraction_radius(mdp, pi, w)
+    small = products.is_small(mdp)
+    radius = spectrum.contraction_radius(mdp, pi, w) if small else None
+    norms = spectrum.contraction_norms(mdp, pi, w) if radius is not None and radius < 1 else iter(())
     norm = float(eta.max()) if covered else next(spectrum.contraction_norms(mdp, pi, w), None)
-    norms = spectrum.contraction_norms(mdp, pi, w) if radius < 1 else iter(())
-    iterations = setting.iterations(norms, radius)
-    verdict = BY_THEOREM if covered else HERE if radius < 1 else DIVERGES
-    target = general.moments(mdp, setting.q, pi, mu, c)
+    norm = spectrum.contraction_bound(mdp, pi, w) if norm is None else norm
+    rate = radius if small else norm if norm < 1 else None
+    iterations = setting.iterations(norms, rate)
+    verdict = BY_THEOREM if covered else UNKNOWN if rate is None else HERE if rate < 1 else DIVERGES
+    target, settled = (general.moments(mdp, q, pi, mu, c) for q in (setting.q, setting.q_pi))
     products_of_traces = general.moments(mdp, None, pi, mu, c)
-    variance = float(target.variance.mean())
+    largest = float(np.maximum(target.variance, settled.variance).max())
     return Row(
         trace=name,
         lambda_=lambda_,
@@ -125,8 +141,8 @@ def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace 
         iterations=iterations,
         variance_radius=target.radius,
         trace_variance=float(products_of_traces.variance.mean()),
-        target_variance=variance,
-        cost=setting.cost(iterations, variance),
+        target_variance=float(target.variance.mean()),
+        cost=setting.cost(iterations, largest),
         eta=eta,
     )
 
@@ -146,7 +162,7 @@ def trajectory_aware_rows(
     traces = [trace for _, _, trace in named]
     samples = trajectories.sample(
         mdp,
-        setting.q,
+        [setting.q, setting.q_pi],
         pi=pi,
         mu=mu,
         traces=traces,
@@ -175,10 +191,10 @@ def trajectory_aware_rows(
             radius = float(abs(np.linalg.eigvals(matrix)).max())
             norms = _powers(matrix, not_negative=trace.safe)
             contraction = contraction if trace.safe else float(abs(matrix).sum(1).max())
-        rate = contraction if radius is None else radius
-        iterations = setting.iterations(norms, rate)
-        verdict = BY_THEOREM if trace.safe else HERE if rate is not None and rate < 1 else DIVERGES
-        variance = float(sampled.correction.var(axis=1, ddof=1).mean())
+        iterations = setting.iterations(norms, radius)  # the largest of many noisy η is no rate
+        known = UNKNOWN if radius is None else HERE if radius < 1 else DIVERGES
+        verdict = BY_THEOREM if trace.safe else known
+        variances = sampled.correction.var(axis=2, ddof=1)
         rows.append(
             Row(
                 trace=name,
@@ -189,8 +205,8 @@ def trajectory_aware_rows(
                 iterations=iterations,
                 variance_radius=None,
                 trace_variance=float(sampled.trace.var(axis=1, ddof=1).mean()),
-                target_variance=variance,
-                cost=setting.cost(iterations, variance),
+                target_variance=float(variances[0].mean()),
+                cost=setting.cost(iterations, float(variances.max())),
                 sampled=not exact,
                 standard_error=error,
                 eta=eta.reshape(mdp.shape),

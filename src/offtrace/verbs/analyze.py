@@ -3,6 +3,7 @@
 import csv
 import json as json_module
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,20 +13,22 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from offtrace import policies
+from offtrace import safety as room
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP, from_data, from_gymnasium
+from offtrace.mdp.finite import checked_gamma
 from offtrace.operators import q_star
-from offtrace.safety import LAMBDAS, analyze
+from offtrace.safety.rows import BY_THEOREM
 
 COLUMNS = ("state", "action", "reward", "next_state", "terminated")
 
 
-def analyze_command(
+def analyze(
     mdp: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MDP")] = "",
     gamma: float | None = None,
-    target: str = "greedy",
+    target: str = "",
     behaviour: str = "",
     trace: tuple[str, ...] = (),
-    lambda_: Annotated[tuple[float, ...], tyro.conf.arg(name="lambda")] = LAMBDAS,
+    lambda_: Annotated[tuple[float, ...], tyro.conf.arg(name="lambda")] = room.LAMBDAS,
     accuracy: float = 0.01,
     output: Path | None = None,
     list: Annotated[bool, tyro.conf.arg(name="list")] = False,
@@ -33,19 +36,19 @@ def analyze_command(
 ) -> None:
     """Which traces are safe here, how fast do they contract, how much do their samples vary?
 
-    MDP is a Gymnasium id with a model (FrozenLake-v1, CliffWalking-v1, Taxi-v3, …), a name from `--list`, a file
+    MDP is a Gymnasium id with a model (FrozenLake-v1, CliffWalking-v1, …), a name from `--list`, a file
     model.npz with arrays p (X, A, X), r and optionally terminates, gamma, pi, mu, or logged data: a file log.csv or
     log.npz with columns state, action, reward, next_state, terminated, from which a model and μ are counted.
 
-    A policy is uniform, greedy, epsilon_greedy:0.1 or softmax:5, each with respect to Q*; or a file policy.npy (X, A).
+    A policy is uniform, or greedy, epsilon_greedy:0.1 or softmax:5 in Q*; or a file policy.npy (X, A).
 
     Example: offtrace analyze FrozenLake-v1 --behaviour epsilon_greedy:0.3 --output analysis
 
     Args:
         mdp: what to analyse.
         gamma: the discount; 0.99 unless the file has one.
-        target: π, the policy to learn about.
-        behaviour: μ, the policy that acts; epsilon_greedy:0.1 for a model, as counted for data.
+        target: π, the policy to learn about; as in the file, or greedy.
+        behaviour: μ, the policy that acts; as in the file or as counted, or epsilon_greedy:0.1.
         trace: names of traces; all of them if none is named.
         lambda_: the λs.
         accuracy: the share of the first error that is good enough.
@@ -63,17 +66,20 @@ def analyze_command(
     console = Console(stderr=json)
     model, given = load(mdp, gamma)
     inner = model.mdp if isinstance(model, CountedMDP) else model
-    pi = given.get("pi") if target == "greedy" and "pi" in given else policy(target, inner, "target")
+    pi = given["pi"] if "pi" in given and not target else policy(target or "greedy", inner, "target")
     if behaviour:
         mu = policy(behaviour, inner, "behaviour")
     elif isinstance(model, CountedMDP):
         mu = None
     else:
         mu = given["mu"] if "mu" in given else policy("epsilon_greedy:0.1", inner, "behaviour")
+    if output is not None:
+        prepare(output)
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("left:"), TimeRemainingColumn())
-    with Progress(*bar, console=Console(stderr=True), transient=True) as progress:
+    shown = Console(stderr=True)
+    with Progress(*bar, console=shown, transient=True, disable=not shown.is_terminal) as progress:
         task = progress.add_task(inner.name or mdp, total=None)
-        analysis = analyze(
+        analysis = room.analyze(
             model,
             pi=pi,
             mu=mu,
@@ -85,19 +91,30 @@ def analyze_command(
     if json:
         print(json_module.dumps(analysis.as_dict(), indent=2, ensure_ascii=False))
     else:
+        shown_pi = target or ("as in the file" if "pi" in given else "greedy")
         shown_mu = behaviour or (
-            "as counted" if mu is None else "as in the file" if "mu" in given else "ε-greedy 0.1"
+            "as counted" if mu is None else "as in the file" if "mu" in given else "epsilon_greedy:0.1"
         )
-        console.print(f"π: {target if 'pi' not in given else 'as in the file'}   μ: {shown_mu}", highlight=False)
+        console.print(f"π: {shown_pi}   μ: {shown_mu}", highlight=False)
         analysis.print(console)
     if output is not None:
         files = write(analysis, output)
         console.print(f"Written to [bold]{output}/[/bold]: {', '.join(files)}", highlight=False)
 
 
+def prepare(output: Path) -> None:
+    """Makes the folder, and sees that pictures can be drawn, before anything is computed."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        import offtrace.report.charts  # noqa: F401
+    except OSError as error:
+        raise ValueError(f"`output`: the folder {str(output)!r} cannot be made: {error.strerror}.") from None
+    except ImportError as error:
+        raise ValueError(f"`output`: {error}") from None
+
+
 def write(analysis: Any, output: Path) -> list[str]:
     """Numbers, a table and pictures into a folder; the names of what was written."""
-    output.mkdir(parents=True, exist_ok=True)
     numbers = json_module.dumps(analysis.as_dict(), indent=2, ensure_ascii=False)
     (output / "analysis.json").write_text(numbers + "\n", encoding="utf-8")
     rows = [row.as_dict() for row in analysis.rows]
@@ -106,11 +123,11 @@ def write(analysis: Any, output: Path) -> list[str]:
         writer.writeheader()
         writer.writerows(rows)
     files = ["analysis.json", "analysis.csv"]
-    from offtrace.report import charts, safety
+    from offtrace.report import charts, eta, safety
 
     pictures = {"contraction_against_variance": safety.contraction_against_variance(analysis)}
-    if analysis.mdp.grid is not None:
-        pictures["eta"] = safety.eta_map(analysis)
+    if analysis.mdp.grid is not None and any(row.verdict == BY_THEOREM for row in analysis.rows):
+        pictures["eta"] = eta.eta_map(analysis)
     for stem, chart in pictures.items():
         charts.save(chart, output / stem)
         files.append(f"{stem}.png/.svg/.pdf")
@@ -125,50 +142,77 @@ def load(name: str, gamma: float | None) -> tuple[FiniteMDP | CountedMDP, dict[s
             raise ValueError(f"`mdp`: there is no file {name!r}.")
         arrays = _read_csv(path) if path.suffix == ".csv" else _read_npz(path)
         return _from_arrays(arrays, name, gamma)
-    discount = {} if gamma is None else {"gamma": gamma}
+    discount = {} if gamma is None else {"gamma": checked_gamma(gamma)}
     if name in MDPS:
         if name == "random_walk" and gamma is None:
             discount = {"gamma": 0.99}
-        return MDPS[name](**discount), {}
+        return _made(lambda: MDPS[name](**discount), name), {}
+    return _made(lambda: from_gymnasium(name, gamma=discount.get("gamma", 0.99)), name), {}
+
+
+def _made(make: Callable[[], FiniteMDP], name: str) -> FiniteMDP:
+    """The MDP, or a line that says why there is none."""
     try:
-        return from_gymnasium(name, gamma=0.99 if gamma is None else gamma), {}
-    except ValueError as error:
-        raise ValueError(f"{error} Or name one of {', '.join(MDPS)}, or a file .npz or .csv.") from None
+        return make()
+    except (ValueError, ImportError) as error:
+        reason = error
+    except Exception as error:
+        if not type(error).__module__.startswith("gymnasium"):  # which may not be there to import its errors from
+            raise
+        reason = error
+    text = " ".join(str(reason).split())
+    known = "" if name in MDPS else f" Or name one of {', '.join(MDPS)}, or a file .npz or .csv."
+    raise ValueError(f"`mdp`: {text}{known}") from None
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no .npz")
         with np.load(path) as file:  # arrays only: a pickle is refused
-            return {key: file[key] for key in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"`mdp`: {path} is no file of arrays that can be read: {error}") from None
+            return {key: _numbers(file[key], key) for key in file.files}
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"`mdp`: {path} cannot be read: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"`mdp`: {path} must hold arrays of numbers: {error}.") from None
+
+
+def _numbers(array: np.ndarray, key: str) -> np.ndarray:
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{key} has dtype {array.dtype}")
+    return array
 
 
 def _read_csv(path: Path) -> dict[str, np.ndarray]:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        missing = [column for column in COLUMNS if column not in header]
-        if missing:
-            raise ValueError(f"`mdp`: {path} must have the columns {', '.join(COLUMNS)}; {missing[0]} is missing.")
-        places = [header.index(column) for column in COLUMNS]
-        cells = [[row[place] for place in places] for row in rows if row]
-    truth = {"true": "1", "false": "0"}
     try:
-        table = np.array([[truth.get(cell.strip().lower(), cell) for cell in row] for row in cells], dtype=np.float64)
-    except ValueError as error:
-        raise ValueError(f"`mdp`: {path} must hold numbers: {error}") from None
-    table = table.reshape(-1, len(COLUMNS))
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"`mdp`: {path} cannot be read: {error}") from None
+    header = [cell.strip() for cell in rows[0]] if rows else []
+    missing = [column for column in COLUMNS if column not in header]
+    if missing:
+        raise ValueError(f"`mdp`: {path} must have the columns {', '.join(COLUMNS)}; {missing[0]} is missing.")
+    places = [header.index(column) for column in COLUMNS]
+    truth = {"true": "1", "false": "0"}
+    table = np.empty((len(rows) - 1, len(COLUMNS)))
+    for number, row in enumerate(rows[1:]):
+        try:
+            table[number] = [truth.get(row[place].strip().lower(), row[place]) for place in places]
+        except (ValueError, IndexError):
+            raise ValueError(f"`mdp`: {path} must hold numbers; row {number + 1} is {','.join(row)!r}.") from None
     return dict(zip(COLUMNS, table.T, strict=True))
 
 
 def _from_arrays(
     arrays: dict[str, np.ndarray], name: str, gamma: float | None
 ) -> tuple[FiniteMDP | CountedMDP, dict[str, np.ndarray]]:
-    discount = gamma if gamma is not None else float(arrays["gamma"]) if "gamma" in arrays else 0.99
+    if gamma is None and "gamma" in arrays and arrays["gamma"].size != 1:
+        raise ValueError(f"`mdp`: gamma in {name} must be one number; got shape {arrays['gamma'].shape}.")
+    discount = gamma if gamma is not None else arrays["gamma"].item() if "gamma" in arrays else 0.99
     given = {key: arrays[key] for key in ("pi", "mu") if key in arrays}
     if "p" in arrays and "r" in arrays:
-        grid = tuple(arrays["grid"].tolist()) if "grid" in arrays else None
+        grid = tuple(arrays["grid"].ravel().tolist()) if "grid" in arrays else None
         named: dict[str, Any] = {"name": Path(name).stem, "grid": grid}
         return FiniteMDP(
             p=arrays["p"], r=arrays["r"], gamma=discount, terminates=arrays.get("terminates"), **named
@@ -176,30 +220,35 @@ def _from_arrays(
     missing = [column for column in COLUMNS if column not in arrays]
     if missing:
         raise ValueError(f"`mdp`: {name} must have p and r, or {', '.join(COLUMNS)}; {missing[0]} is missing.")
-    whole = {}
-    for column in ("state", "action", "next_state"):
-        if not (arrays[column] == np.floor(arrays[column])).all():
-            raise ValueError(f"`mdp`: {column} in {name} must be whole numbers.")
-        whole[column] = arrays[column].astype(np.int64)
+    for column, most in (("state", 2**53), ("action", 2**53), ("next_state", 2**53), ("terminated", 1)):
+        values = arrays[column]
+        broken = ~((values == np.floor(values)) & (abs(values) <= most))
+        if broken.any():
+            rule = "0 or 1" if most == 1 else "whole numbers"
+            raise ValueError(f"`mdp`: {column} in {name} must be {rule}; got {values[broken][0]:g}.")
     counted = from_data(
-        states=whole["state"],
-        actions=whole["action"],
+        states=arrays["state"].astype(np.int64),
+        actions=arrays["action"].astype(np.int64),
         rewards=arrays["reward"],
-        next_states=whole["next_state"],
+        next_states=arrays["next_state"].astype(np.int64),
         terminated=arrays["terminated"].astype(bool),
         gamma=discount,
     )
+    counted.mdp.name = Path(name).name
     return counted, {key: value for key, value in given.items() if key == "pi"}
 
 
 def policy(text: str, mdp: FiniteMDP, name: str) -> np.ndarray:
     """`uniform`, `greedy`, `epsilon_greedy:0.1`, `softmax:5`, or a file."""
     kind, _, number = text.partition(":")
-    if kind.endswith(".npy"):
+    if text.endswith(".npy"):
         try:
-            return np.load(kind)
+            array = np.load(text)  # arrays only: a pickle is refused
         except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"`{name}`: {kind} cannot be read: {error}") from None
+            raise ValueError(f"`{name}`: {text} cannot be read: {error}") from None
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"`{name}`: {text} must hold numbers; got {array.dtype}.")
+        return array
     makers = {
         "uniform": lambda q, _: policies.uniform(q),
         "greedy": lambda q, _: policies.greedy(q),
@@ -212,4 +261,4 @@ def policy(text: str, mdp: FiniteMDP, name: str) -> np.ndarray:
         value = float(number) if number else 0.0
     except ValueError:
         raise ValueError(f"`{name}`: {number!r} is no number.") from None
-    return makers[kind](q_star(mdp), value)
+    return makers[kind](np.zeros(mdp.shape) if kind == "uniform" else q_star(mdp), value)

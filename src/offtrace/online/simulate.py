@@ -1,0 +1,228 @@
+"""Policies and transitions inside the kernels: a row of π_k or μ_k, an action, a successor; O(A) and O(log) each."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy import float64, uint64
+
+from offtrace.kernels import jit
+from offtrace.online.sequences import EPSILON_GREEDY, FIXED, SOFTMAX
+
+S11, S17, S19, S23, S41, S45 = (uint64(bits) for bits in (11, 17, 19, 23, 41, 45))
+
+
+class Model(NamedTuple):
+    """A FiniteMDP, ready to be sampled from; empty where trajectories are stored."""
+
+    first: np.ndarray
+    width: int
+    """Transitions in each row, where all have the same number: one look-up less; else 0."""
+    cumulative: np.ndarray
+    successor: np.ndarray
+    ends: np.ndarray
+    reward: np.ndarray
+    start: np.ndarray
+
+
+class Policy(NamedTuple):
+    """π_k or μ_k: the formula, its parameter for each k, and the table it is made from."""
+
+    kind: int
+    parameter: np.ndarray
+    table: np.ndarray
+
+
+@jit(forceinline=True)
+def uniform(words):
+    """xoshiro256++, as in `streams.py`."""
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    total = w0 + w3
+    word = ((total << S23) | (total >> S41)) + w0
+    w2 ^= w0
+    w3 ^= w1
+    words[1] = w1 ^ w2
+    words[0] = w0 ^ w3
+    words[2] = w2 ^ (w1 << S17)
+    words[3] = (w3 << S45) | (w3 >> S19)
+    return float64(word >> S11) * 2.0**-53
+
+
+@jit(forceinline=True)
+def choice(words, cumulative, start, stop):
+    """The first place in start … stop − 1 whose sum is above a uniform number."""
+    if stop - start == 1:
+        return start
+    mark = uniform(words) * cumulative[stop - 1]
+    if stop - start <= 8:
+        while cumulative[start] <= mark:
+            start += 1
+        return start
+    low, high = start, stop - 1
+    while low < high:
+        middle = (low + high) // 2
+        if cumulative[middle] <= mark:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@jit(forceinline=True)
+def choose_action(words, mu):
+    left, last = uniform(words), 0
+    for a in range(mu.size):
+        if mu[a] > 0:
+            last = a
+            if left < mu[a]:
+                return a
+            left -= mu[a]
+    return last
+
+
+@jit(forceinline=True)
+def best_action(q, x):
+    """The first of the greedy actions."""
+    best, highest = 0, q[x, 0]
+    for b in range(1, q.shape[1]):
+        if q[x, b] > highest:
+            best, highest = b, q[x, b]
+    return best
+
+
+@jit(forceinline=True)
+def fill_row(kind, parameter, table, q, x, best, out):
+    """π_k(·|x) from Q(x, ·), written to `out`; what is greedy is not asked of a fixed policy."""
+    num_actions = out.size
+    if kind == FIXED:
+        for b in range(num_actions):
+            out[b] = table[x, b]
+        return
+    if kind == EPSILON_GREEDY:
+        for b in range(num_actions):
+            out[b] = parameter * (1.0 / num_actions)
+        out[best] += 1 - parameter
+    elif kind == SOFTMAX:
+        total = 0.0
+        for b in range(num_actions):
+            out[b] = np.exp(parameter * (q[x, b] - q[x, best]))
+            total += out[b]
+        for b in range(num_actions):
+            out[b] /= total
+    else:  # Eq. 8
+        others = 0.0
+        for b in range(num_actions):
+            others += table[x, b] if b != best else 0.0
+        for b in range(num_actions):
+            out[b] = parameter * table[x, b] / others if b != best else 1 - parameter
+
+
+@jit(forceinline=True)
+def act(kind, parameter, table, q, x, best, words, row):
+    """a ~ μ_k(·|x) and μ_k(a|x); ε-greedy needs no row: `each` for every action, the rest for the best."""
+    if kind != EPSILON_GREEDY:
+        fill_row(kind, parameter, table, q, x, best, row)
+        a = choose_action(words, row)
+        return a, row[a]
+    each, mark = parameter * (1.0 / row.size), uniform(words)
+    a = best
+    if mark < best * each:
+        a = int(mark / each)
+    elif mark >= best * each + (each + (1 - parameter)):
+        a = min(max(int((mark - (1 - parameter)) / each), best + 1), row.size - 1)
+    return a, each + (1 - parameter) if a == best else each
+
+
+@jit(forceinline=True)
+def expect(kind, parameter, table, q, x, best, row):
+    """E_π Q(x, ·); leaves π(·|x) in `row` where it takes more than a look to know it."""
+    total = 0.0
+    if kind == FIXED:
+        for b in range(row.size):
+            total += table[x, b] * q[x, b]
+        return total
+    if kind == EPSILON_GREEDY:
+        for b in range(row.size):
+            total += q[x, b]
+        return parameter * (1.0 / row.size) * total + (1 - parameter) * q[x, best]
+    fill_row(kind, parameter, table, q, x, best, row)
+    for b in range(row.size):
+        total += row[b] * q[x, b]
+    return total
+
+
+@jit(forceinline=True)
+def probability_of(a, kind, parameter, table, x, best, row):
+    """π(a|x), where `expect` has been at x."""
+    if kind == FIXED:
+        return table[x, a]
+    if kind == EPSILON_GREEDY:
+        return parameter * (1.0 / row.size) + (1 - parameter if a == best else 0.0)
+    return row[a]
+
+
+@jit(forceinline=True)
+def transition(first, width, cumulative, ends, words, pair):
+    """Which transition of the pair, and whether it ends the episode."""
+    if width > 0:
+        i = choice(words, cumulative, pair * width, (pair + 1) * width)
+    else:
+        i = choice(words, cumulative, first[pair], first[pair + 1])
+    ended = False
+    if ends.size > 0 and ends[i] > 0:
+        ended = ends[i] >= 1 or uniform(words) < ends[i]
+    return i, ended
+
+
+@jit()
+def sample(model, behaviour, q, words, row, k, max_steps, steps, mu_a, reward, terminated):
+    """One trajectory and nothing learned: x, a, x' to `steps` (3, n); its length."""
+    by_transition = model.reward.size == model.cumulative.size
+    x = choice(words, model.start, 0, model.start.size)
+    for t in range(max_steps):
+        best = best_action(q, x)
+        a, drawn = act(behaviour.kind, behaviour.parameter[k], behaviour.table, q, x, best, words, row)
+        pair = x * q.shape[1] + a
+        i, ended = transition(model.first, model.width, model.cumulative, model.ends, words, pair)
+        r = model.reward[i if by_transition else pair]
+        x_next = np.int64(model.successor[i])
+        steps[0, t], steps[1, t], steps[2, t] = x, a, x_next
+        mu_a[t], reward[t], terminated[t] = drawn, r, ended
+        x = x_next
+        if ended:
+            return t + 1
+    return max_steps
+
+
+@jit()
+def cumulate(probability, first, out):
+    """Sums of p within each row."""
+    for row in range(first.size - 1):
+        total = 0.0
+        for i in range(first[row], first[row + 1]):
+            total += probability[i]
+            out[i] = total
+
+
+@jit()
+def reach(first, successor, continuing, start, allowed, num_actions):
+    """Which states can be acted in: from the start states, by the actions allowed, along what does not end."""
+    found = start > 0
+    stack = np.empty(start.size, np.int64)
+    size = 0
+    for x in range(start.size):
+        if found[x]:
+            stack[size] = x
+            size += 1
+    while size > 0:
+        size -= 1
+        x = stack[size]
+        for a in range(num_actions):
+            if allowed.size > 0 and not allowed[x, a] > 0:
+                continue
+            for i in range(first[x * num_actions + a], first[x * num_actions + a + 1]):
+                y = successor[i]
+                if continuing[i] > 0 and not found[y]:
+                    found[y] = True
+                    stack[size] = y
+                    size += 1
+    return found
