@@ -149,6 +149,7 @@ BENCHMARK = Benchmark(
     contenders=CONTENDERS,
     ours=("offtrace",),
     measures={"GB": peak_memory},
+    min_time=0.3,
 )
 
 if __name__ == "__main__":

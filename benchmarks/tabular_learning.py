@@ -291,7 +291,7 @@ BENCHMARK = Benchmark(
         "published, its learner": published_learner,
     },
     ours=("offtrace",),
-    columns={"steps/s": lambda row, seconds: row.num_steps / seconds},
+    columns={"M steps/s": lambda row, seconds: row.num_steps / seconds / 1e6},
     slow=("NumPy, step by step", "published, its experiment", "published, its learner"),
     repeats=7,
 )

@@ -47,10 +47,10 @@ class SwitchingEpsilon:
         schedule, drawn         2          0           2           …
         its position            0 → 50k    0 → 50k     50k → 100k
 
-    The paper does not say whether the schedules share a position. Candidate deviation 1: `shared_position=False`
+    The paper does not say whether the schedules share a position. Deviation D16: `shared_position=False`
     gives every schedule its own, which advances only while it is followed ("starting new schedules at the
-    intermediate positions where they left old ones"); with True, all read the frames of the actor. Candidate
-    deviation 2: the first schedule is drawn as later ones are, and a draw may give the one that is being followed.
+    intermediate positions where they left old ones"); with True, all read the frames of the actor. The
+    first schedule is drawn as later ones are, and a draw may give the one that is being followed.
     """
 
     ends: tuple[float, ...] = (0.5, 0.1, 0.01)
