@@ -49,6 +49,8 @@ class FiniteMDP:
     """(m,) r(x, a, x'), or None where it is r(x, a)."""
     r: np.ndarray
     """(X, A) the expected reward of a step."""
+    row_sums: tuple[float, float]
+    """The least and the greatest sum of a row of p: 1, up to rounding."""
     start: np.ndarray
     name: str
     grid: tuple[int, int] | None
@@ -162,7 +164,7 @@ class FiniteMDP:
         for name, values in (("probability", self.probability), ("successor", self.successor)):
             if values.ndim != 1:
                 raise ValueError(f"`{name}` must be a list, one for each transition; got shape {values.shape}.")
-        _check_rows(self.probability, self.successor, self.first, shape, off)
+        self.row_sums = _check_rows(self.probability, self.successor, self.first, shape, off)
         size = self.probability.shape
         self.ends = None if ends is None or not ends.any() else np.ascontiguousarray(ends, dtype=np.float64)
         if ends is not None:
@@ -273,8 +275,8 @@ def checked_policy(policy: Any, shape: tuple[int, int], name: str) -> np.ndarray
     if policy.shape != shape:
         raise ValueError(f"`{name}` must have shape (X, A) = {shape}; got {policy.shape}.")
     off = tolerance(policy)
-    broken = ~((policy >= -off) & (policy <= 1 + off))
-    if broken.any():
+    if not (policy.min() >= -off and policy.max() <= 1 + off):
+        broken = ~((policy >= -off) & (policy <= 1 + off))
         x, a = np.argwhere(broken)[0].tolist()
         raise ValueError(f"`{name}` must be a probability in [0, 1]; got {policy[x, a]:.6g} at (x, a) = ({x}, {a}).")
     sums = policy.sum(axis=1, dtype=np.float64)
@@ -313,7 +315,7 @@ def _whole(name: str, values: Any) -> np.ndarray:
 
 def _check_rows(
     probability: np.ndarray, successor: np.ndarray, first: np.ndarray, shape: tuple[int, int], off: float
-) -> None:
+) -> tuple[float, float]:
     if (
         first[0] != 0
         or first[-1] != len(probability)
@@ -336,6 +338,7 @@ def _check_rows(
         remedy = "What ends an episode stays in the sum; say so with `terminates`."
         got = sums[x * shape[1] + a]
         raise ValueError(f"`p` must have rows that sum to 1; got {got:.6g} at (x, a) = ({x}, {a}). {remedy}")
+    return float(sums.min()), float(sums.max())
 
 
 def _refuse(

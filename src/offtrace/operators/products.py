@@ -52,8 +52,8 @@ def backup(mdp: FiniteMDP, v: np.ndarray, *, r: np.ndarray | None = None) -> np.
 
 
 def expected(w: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Σ_a w(x, a) Q(x, a), (X,); where w is 0 nothing is read from Q."""
-    return np.einsum("xa,xa->x", w, np.where(w == 0, 0, q))
+    """Σ_a w(x, a) Q(x, a), (X,)."""
+    return np.einsum("xa,xa->x", w, q)
 
 
 def continuing_mass(mdp: FiniteMDP) -> np.ndarray:
@@ -65,6 +65,10 @@ def continuing_mass(mdp: FiniteMDP) -> np.ndarray:
 
 def masses(mdp: FiniteMDP, w: np.ndarray | None = None) -> tuple[float, float]:
     """The least and the most that γ M_w lets through from a state; without weights, that γ P does from a pair."""
+    if mdp.ends is None and not is_small(mdp):  # rows of p sum to 1, up to what was let pass as rounding
+        low, high = (mdp.gamma * mass for mass in mdp.row_sums)
+        sums = np.ones(1) if w is None else w.sum(1)
+        return low * float(sums.min()), high * float(sums.max())
     if w is None:
         mass = continuing_mass(mdp)
     elif is_small(mdp):

@@ -170,7 +170,7 @@ def _sparse(
     from offtrace.operators import compiled
 
     least_mass, most_mass = masses
-    v, new = np.zeros(mdp.num_states), np.empty(mdp.num_states)
+    v, new = b.copy(), np.empty(mdp.num_states)  # a sweep from 0 gives b
     pace, krylov = _Pace(), True
     passes = 0
     for _ in range(MAX_SWEEPS):
