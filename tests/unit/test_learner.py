@@ -144,11 +144,11 @@ def test_double_takes_the_policy_from_the_online_network() -> None:
         epsilon=jnp.zeros(1),
     )
     hyper = Hyper(0.5, STEP_SIZE, REGULARISATION, ot.OneStep())
-    found = [
-        learner.corrections(table, online, old, given, LearnerSpec(target_policy="greedy", double=double), hyper)[0]
-        for double in (True, False)
-    ]
-    assert [float(target[0, 0]) for target in found] == [0.5 * 5, 0.5 * 7]
+    for double, value in ((True, 5.0), (False, 7.0)):
+        spec = LearnerSpec(target_policy="greedy", double=double, clamp=None)
+        state = learner.init(jnp.asarray(online), spec, hyper)._replace(target_params=jnp.asarray(old))
+        _, metrics = learner.update(state, given, hyper, network=table, spec=spec)
+        assert float(metrics.loss) == pytest.approx(abs(0.5 * value - 1.0))
 
 
 def test_the_target_network_follows_in_steps() -> None:

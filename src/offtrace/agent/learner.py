@@ -155,15 +155,13 @@ def target_policy(q: jax.Array, epsilon: jax.Array, spec: LearnerSpec, hyper: Hy
     return policies.epsilon_greedy(q, jnp.broadcast_to(epsilon, q.shape[:-1]))
 
 
-def corrections(
-    network: Network, params: Any, target_params: Any, batch: Batch, spec: LearnerSpec, hyper: Hyper
-) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-    """ΔQ (n, B) towards Q(x_t, a_t) of the online network, and what it was made of.
+def batch_targets(
+    q_policy: jax.Array, q_target: jax.Array, batch: Batch, spec: LearnerSpec, hyper: Hyper
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Q(x_t, a_t) + ΔQ (n, B), the coefficients c and π(a_t|x_t), from values (n+1, B, A).
 
-    Q inside ΔQ is the target network's, but for Q(x_t, a_t) itself, which cancels.
+    `q_policy` are the values that π is made of, `q_target` those inside ΔQ.
     """
-    q_target = jax.lax.stop_gradient(network(target_params, batch.obs))
-    q_policy = jax.lax.stop_gradient(network(params, batch.obs)) if spec.double else q_target
     pi = target_policy(q_policy, batch.epsilon, spec, hyper)
     pi_a = take_action(pi[:-1], batch.a)
     mu_a = jnp.where(batch.mask, batch.mu_a, 1)  # what a masked row holds is never read
@@ -185,7 +183,7 @@ def corrections(
         needs = isinstance(hyper.trace, Choice) or (isinstance(hyper.trace, Trace) and hyper.trace.needs_q)
         c = hyper.trace(pi_a=pi_a, mu_a=mu_a, **({"q": q_policy, "pi": pi, "a": batch.a} if needs else {}))
         target = targets(**common, trace=lambda **_: c)
-    return target, c, {"pi_a": pi_a, "q": q_policy}
+    return target, c, pi_a
 
 
 @functools.partial(jax.jit, static_argnames=("network", "spec"))
@@ -193,39 +191,41 @@ def update(
     state: LearnerState, batch: Batch, hyper: Hyper, *, network: Network, spec: LearnerSpec
 ) -> tuple[LearnerState, Metrics]:
     """One step of the optimiser; the target network follows every `target_period` updates."""
-    length = batch.a.shape[0]
-    real = batch.mask.astype(batch.r.dtype)
-    target, c, seen = corrections(network, state.params, state.target_params, batch, spec, hyper)
+    length, num_windows = batch.a.shape
+    q_target = jax.lax.stop_gradient(network(state.target_params, batch.obs))
 
-    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
-        q_a = take_action(network(params, batch.obs[:-1]), batch.a)
+    def loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        q = network(params, batch.obs)  # once: π and Q(x_t, a_t) come from the same values
+        q_policy = jax.lax.stop_gradient(q) if spec.double else q_target
+        target, c, pi_a = batch_targets(q_policy, q_target, batch, spec, hyper)
+        q_a = take_action(q[:-1], batch.a)
         delta = jnp.where(batch.mask, target - jax.lax.stop_gradient(q_a), 0)
         step = delta if spec.clamp is None else jnp.clip(delta, -spec.clamp, spec.clamp)
-        # its gradient with respect to Q(x_t, a_t) is −step / n, averaged over windows
-        return -(step * q_a * real).sum() / (length * batch.a.shape[1]), delta
+        # its gradient with respect to Q(x_t, a_t) is −step / n, averaged over windows; 0 where masked, as step is
+        return -(step * q_a).sum() / (length * num_windows), (delta, c, pi_a, q_a)
 
-    gradient, delta = jax.grad(loss, has_aux=True)(state.params)
+    gradient, seen = jax.grad(loss, has_aux=True)(state.params)
     direction, moments = optimiser(spec, hyper).update(gradient, state.optimiser, state.params)
     params = jax.tree.map(lambda p, d: p - (hyper.step_size * d).astype(p.dtype), state.params, direction)
     num_updates = state.num_updates + 1
     renew = num_updates % spec.target_period == 0
     target_params = jax.tree.map(lambda new, old: jnp.where(renew, new, old), params, state.target_params)
-    metrics = _metrics(batch, c, seen, delta, optax.tree.norm(gradient))
+    metrics = _metrics(batch, *seen, optax.tree.norm(gradient))
     return LearnerState(params, target_params, moments, num_updates), metrics
 
 
 def _metrics(
-    batch: Batch, c: jax.Array, seen: dict[str, jax.Array], delta: jax.Array, gradient: jax.Array
+    batch: Batch, delta: jax.Array, c: jax.Array, pi_a: jax.Array, q_a: jax.Array, gradient: jax.Array
 ) -> Metrics:
     real = batch.mask.astype(batch.r.dtype)
     count = jnp.maximum(real.sum(), 1)
     passes = jnp.where(batch.mask & ~batch.reset, 1.0, 0.0).at[0].set(0)  # rows whose c may be read
     num_passes = jnp.maximum(passes.sum(), 1)
-    ratio = jnp.where(batch.mask, seen["pi_a"] / jnp.where(batch.mask, batch.mu_a, 1), 1)
+    ratio = jnp.where(batch.mask, pi_a / jnp.where(batch.mask, batch.mu_a, 1), 1)
     reach = jnp.cumprod((c * passes).at[0].set(1.0), axis=0)
     return Metrics(
         loss=(abs(delta) * real).sum() / count,
-        q=(take_action(seen["q"][:-1], batch.a) * real).sum() / count,
+        q=(q_a * real).sum() / count,
         c=(c * passes).sum() / num_passes,
         cut=((c < 0.05) * passes).sum() / num_passes,
         effective_length=reach.sum(0).mean(),
