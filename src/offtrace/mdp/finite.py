@@ -279,12 +279,13 @@ def checked_policy(policy: Any, shape: tuple[int, int], name: str) -> np.ndarray
         broken = ~((policy >= -off) & (policy <= 1 + off))
         x, a = np.argwhere(broken)[0].tolist()
         raise ValueError(f"`{name}` must be a probability in [0, 1]; got {policy[x, a]:.6g} at (x, a) = ({x}, {a}).")
-    sums = policy.sum(axis=1, dtype=np.float64)
+    policy = np.ascontiguousarray(policy, dtype=np.float64)
+    sums = np.einsum("xa->x", policy)  # many times faster than a sum over a short axis
     broken = ~(abs(sums - 1) <= off)
     if broken.any():
         x = int(np.argmax(broken))
         raise ValueError(f"`{name}` must have rows that sum to 1; got {sums[x]:.6g} at x = {x}.")
-    return np.ascontiguousarray(policy, dtype=np.float64)
+    return policy
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:

@@ -67,7 +67,7 @@ def masses(mdp: FiniteMDP, w: np.ndarray | None = None) -> tuple[float, float]:
     """The least and the most that γ M_w lets through from a state; without weights, that γ P does from a pair."""
     if mdp.ends is None and not is_small(mdp):  # rows of p sum to 1, up to what was let pass as rounding
         low, high = (mdp.gamma * mass for mass in mdp.row_sums)
-        sums = np.ones(1) if w is None else w.sum(1)
+        sums = np.ones(1) if w is None else np.einsum("xa->x", w)
         return low * float(sums.min()), high * float(sums.max())
     if w is None:
         mass = continuing_mass(mdp)
