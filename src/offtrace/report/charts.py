@@ -122,7 +122,7 @@ def score_distribution_chart(
         strokeDash=_dash(algorithms),
     )
     labels = _end_labels(algorithms, x=1.0, heights=[float(points.f[-1]) for points in steps])
-    return _finished(lines, labels, title=title, subtitle=subtitle)
+    return finished(lines, labels, title=title, subtitle=subtitle)
 
 
 def average_by_lambda_chart(
@@ -172,7 +172,7 @@ def average_by_lambda_chart(
         x=x, y=y, color=colour, tooltip=["algorithm:N", "lambda:Q", "average:Q"]
     )
     labels = _end_labels(algorithms, x=float(lambdas[-1]), heights=averages[-1].tolist())
-    return _finished(lines, points, labels, title=title, subtitle=subtitle)
+    return finished(lines, points, labels, title=title, subtitle=subtitle)
 
 
 def save(chart: alt.LayerChart, stem: str | Path) -> tuple[Path, ...]:
@@ -235,7 +235,10 @@ def _end_labels(algorithms: Sequence[str], *, x: float, heights: Sequence[float]
     )
 
 
-def _finished(*layers: alt.Chart, title: str, subtitle: str | Sequence[str]) -> alt.LayerChart:
+def finished(
+    *layers: alt.Chart, title: str, subtitle: str | Sequence[str], width: int = WIDTH, height: int = HEIGHT
+) -> alt.LayerChart:
+    """The layers as one picture, with the title and the axes that all charts have."""
     lines = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     heading = alt.TitleParams(
         text=title,
@@ -249,7 +252,7 @@ def _finished(*layers: alt.Chart, title: str, subtitle: str | Sequence[str]) -> 
         offset=14,
     )
     chart = alt.LayerChart(layer=list(layers), padding=16, background="white")
-    chart = chart.properties(width=WIDTH, height=HEIGHT, title=heading)
+    chart = chart.properties(width=width, height=height, title=heading)
     return chart.configure_view(stroke=None).configure_axis(
         domain=False,  # Q*(λ) drops along x = 0, where the axis would run
         ticks=False,

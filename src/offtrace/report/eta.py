@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.report.charts import alt
-from offtrace.report.safety import GREY, INK, finished, subject, texts
+from offtrace.report.charts import alt, finished
+from offtrace.report.safety import GREY, INK, subject, texts
 from offtrace.safety import Analysis, Row
 from offtrace.safety.rows import BY_THEOREM
 
@@ -59,7 +59,8 @@ def eta_map(
     if not entered.all():
         subtitle.append("Grey: no step is taken there.")
     title = f"Where the contraction is slow: {subject(analysis)}"
-    return finished(layers, title=title, subtitle=subtitle, width=size[0], height=size[1])
+    chart = finished(*layers, title=title, subtitle=subtitle, width=size[0], height=size[1])
+    return chart.resolve_scale(color="independent")
 
 
 def _maps(

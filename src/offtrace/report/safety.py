@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.report.charts import COLOURS, alt
+from offtrace.report.charts import COLOURS, alt, finished
 from offtrace.safety import Analysis, Row
 from offtrace.safety.rows import BY_THEOREM
 
@@ -79,7 +79,8 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
         "left and down is better. A line follows one trace, and its points grow with λ.",
     ]
     title = f"What speed costs in variance: {subject(analysis)}"
-    return finished(layers, title=title, subtitle=subtitle, width=WIDTH, height=HEIGHT)
+    chart = finished(*layers, title=title, subtitle=subtitle, width=WIDTH, height=HEIGHT)
+    return chart.resolve_scale(color="independent")
 
 
 # -- an axis with room for 0 and infinity --------------------------------------------------------------------
@@ -288,36 +289,4 @@ def texts(rows: list[dict[str, Any]], mark: alt.MarkDef, **encoding: Any) -> alt
     colour = alt.Color("colour:N").scale(None)
     return alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
         x="x:Q", y="y:Q", text="text:N", color=colour, **encoding
-    )
-
-
-# -- shared with `offtrace.report.eta` -------------------------------------------------------------------------
-
-
-def finished(
-    layers: Sequence[alt.Chart], *, title: str, subtitle: list[str], width: int, height: int
-) -> alt.LayerChart:
-    heading = alt.TitleParams(
-        text=title,
-        subtitle=subtitle,
-        anchor="start",
-        frame="group",
-        fontSize=18,
-        subtitleFontSize=13,
-        subtitleColor="#555555",
-        subtitlePadding=6,
-        offset=14,
-    )
-    chart = alt.LayerChart(layer=list(layers), padding=16, background="white")
-    chart = chart.properties(width=width, height=height, title=heading).resolve_scale(color="independent")
-    return chart.configure_view(stroke=None).configure_axis(
-        domain=False,
-        ticks=False,
-        labelPadding=8,
-        labelFlush=False,
-        labelFontSize=13,
-        titleFontSize=13,
-        titleFontWeight="normal",
-        titlePadding=10,
-        gridColor="#E4E4E4",
     )
