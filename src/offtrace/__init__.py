@@ -6,6 +6,9 @@
 Importing it loads NumPy and nothing heavier.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from offtrace import arrays, doctor, mdp, online, operators, policies, returns, safety, scores, traces
 from offtrace.mdp import FiniteMDP
 from offtrace.returns import (
@@ -39,6 +42,26 @@ from offtrace.traces import (
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from offtrace.agent.policy import load_policy
+    from offtrace.agent.runs import Result
+    from offtrace.agent.spec import TrainSpec
+    from offtrace.agent.training import train
+
+_LAZY = {"train": "training", "TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
+"""The agent's names, by their module in `offtrace.agent`: those load JAX, so they are loaded when used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"offtrace.agent.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'offtrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
 __all__ = [
     "RBIS",
     "TRACES",
@@ -49,9 +72,11 @@ __all__ = [
     "QLambda",
     "QSigma",
     "RecursiveRetrace",
+    "Result",
     "Retrace",
     "SoftWatkins",
     "Trace",
+    "TrainSpec",
     "TrajectoryAware",
     "TreeBackup",
     "TruncatedIS",
@@ -63,6 +88,7 @@ __all__ = [
     "c_trace_targets",
     "corrections",
     "doctor",
+    "load_policy",
     "mdp",
     "n_step_targets",
     "online",
@@ -75,5 +101,6 @@ __all__ = [
     "targets",
     "trace",
     "traces",
+    "train",
     "vtrace_targets",
 ]

@@ -16,6 +16,7 @@ from rich.console import Console
 import offtrace as ot
 from offtrace.verbs.analyze import analyze
 from offtrace.verbs.doctor import doctor
+from offtrace.verbs.train import train, watch
 
 
 def reproduce(output: Path = Path("reproduction"), json: bool = False) -> None:
@@ -67,6 +68,8 @@ def bench(
 
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
+    "train": train,
+    "watch": watch,
     "analyze": analyze,
     "doctor": doctor,
     "bench": bench,

@@ -79,8 +79,9 @@ def expected_parameters(
 def updated(trace: object, given: Batch, spec: LearnerSpec, params: np.ndarray) -> np.ndarray:
     hyper = Hyper(gamma=0.9, step_size=STEP_SIZE, regularisation=REGULARISATION, trace=trace)
     state = learner.init(jnp.asarray(params), spec, hyper)
-    state, metrics = learner.update(state, given, hyper, network=table, spec=spec)
-    assert all(np.isfinite(value) for value in metrics)
+    state, progress = learner.update(state, given, hyper, network=table, spec=spec)
+    assert np.isfinite(progress.loss)
+    assert not progress.refused
     return np.asarray(state.params)
 
 
@@ -147,8 +148,8 @@ def test_double_takes_the_policy_from_the_online_network() -> None:
     for double, value in ((True, 5.0), (False, 7.0)):
         spec = LearnerSpec(target_policy="greedy", double=double, clamp=None)
         state = learner.init(jnp.asarray(online), spec, hyper)._replace(target_params=jnp.asarray(old))
-        _, metrics = learner.update(state, given, hyper, network=table, spec=spec)
-        assert float(metrics.loss) == pytest.approx(abs(0.5 * value - 1.0))
+        _, progress = learner.update(state, given, hyper, network=table, spec=spec)
+        assert float(progress.loss) == pytest.approx(abs(0.5 * value - 1.0))
 
 
 def test_the_target_network_follows_in_steps() -> None:
@@ -205,11 +206,39 @@ def test_metrics_by_hand() -> None:
     )
     hyper = Hyper(0.0, STEP_SIZE, REGULARISATION, ot.QLambda(0.5))
     state = learner.init(jnp.zeros((1, 2)), LearnerSpec(), hyper)
-    _, metrics = learner.update(state, given, hyper, network=table, spec=LearnerSpec())
+    metrics, away = learner.metrics(state, given, hyper, network=table, spec=LearnerSpec())
+    assert (np.asarray(away) == 0).all()
     assert float(metrics.c) == 0.5
     assert float(metrics.effective_length) == pytest.approx(((1 + 0.5 + 0.25) + 1) / 2)
     assert float(metrics.off_policy) == 0.0  # π is uniform over two actions at ε = 1, and so was μ
-    assert float(metrics.loss) == 1.0
+    assert float(metrics.cut) == 0.0
+    assert (float(metrics.q), float(metrics.largest_q)) == (0.0, 0.0)
+    _, progress = learner.update(state, given, hyper, network=table, spec=LearnerSpec())
+    assert float(progress.loss) == 1.0
+
+
+@pytest.mark.parametrize("bad", ["params", "target_params"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_not_applied(bad: str, value: float) -> None:
+    """Fault matrix, row 26: also where the clamp would have hidden an infinite correction."""
+    given, spec = batch(6), LearnerSpec(target_period=1000)
+    hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
+    state = learner.init(jnp.zeros((STATES, ACTIONS)), spec, hyper)
+    state = state._replace(**{bad: getattr(state, bad).at[:].set(value)})
+    after, progress = learner.update(state, given, hyper, network=table, spec=spec)
+    assert bool(progress.refused)
+    for one, other in zip(jax.tree.leaves(state[:3]), jax.tree.leaves(after[:3]), strict=True):
+        assert np.array_equal(np.asarray(one), np.asarray(other), equal_nan=True)
+
+
+def test_the_target_network_is_renewed_when_a_period_ends_among_several_updates() -> None:
+    spec, hyper = LearnerSpec(target_period=10), Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
+    state = learner.init(jnp.ones((1, 2)), spec, hyper)._replace(target_params=jnp.zeros((1, 2)))
+    renewed = [
+        bool((learner.renewed(state._replace(num_updates=jnp.int32(k)), spec, 4).target_params == 1).all())
+        for k in range(4, 24)
+    ]
+    assert [k for k, yes in zip(range(4, 24), renewed, strict=True) if yes] == [10, 11, 12, 13, 20, 21, 22, 23]
 
 
 @pytest.mark.parametrize(

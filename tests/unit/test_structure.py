@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "report": {"scores", "safety", "experiments"},
     "bench": set(),
     "reproduce": {"returns", "scores", "report", "experiments"},
-    "verbs": {"doctor", "safety", "mdp", "policies", "operators", "report"},
+    "verbs": {"doctor", "safety", "mdp", "policies", "operators", "report", "environments", "agent"},
     "cli": {"reproduce", "bench", "verbs"},
 }
 """Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""

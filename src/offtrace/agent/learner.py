@@ -109,22 +109,32 @@ class Batch(NamedTuple):
     """The exploration of each window's actor, now."""
 
 
+class Progress(NamedTuple):
+    """What one update did."""
+
+    loss: jax.Array
+    """Mean |ΔQ| before the clamp, over the real steps of the batch."""
+    gradient: jax.Array
+    """Norm of the gradient, as it was applied."""
+    refused: jax.Array
+    """bool: the loss or the gradient was not finite, so nothing was changed."""
+
+
 class Metrics(NamedTuple):
     """The paper's own subject, averaged over the real steps of a batch."""
 
-    loss: jax.Array
-    """Mean |ΔQ| before the clamp."""
     q: jax.Array
+    """Mean Q(x_t, a_t)."""
+    largest_q: jax.Array
+    """Max |Q(x_t, ·)|."""
     c: jax.Array
-    """Mean coefficient of steps that a trace could pass."""
+    """Mean coefficient of steps that a trace could pass; NaN for traces that are not Markov, as are the next two."""
     cut: jax.Array
     """Share of them with c < 0.05."""
     effective_length: jax.Array
     """Mean of Σ_s Π c from the start of a window: how many TD errors reach it."""
     off_policy: jax.Array
     """E_μ|1 − π/μ|, which is ‖π − μ‖₁."""
-    gradient: jax.Array
-    """Norm of the gradient."""
 
 
 Network = Callable[[Any, Any], Any]
@@ -178,7 +188,7 @@ def batch_targets(
     }
     if isinstance(hyper.trace, TrajectoryAware):
         target = targets(**common, trace=hyper.trace)
-        c = jnp.zeros_like(batch.r)
+        c = jnp.full_like(batch.r, jnp.nan)  # it has no coefficient of a single step
     else:
         needs = isinstance(hyper.trace, Choice) or (isinstance(hyper.trace, Trace) and hyper.trace.needs_q)
         c = hyper.trace(pi_a=pi_a, mu_a=mu_a, **({"q": q_policy, "pi": pi, "a": batch.a} if needs else {}))
@@ -186,49 +196,70 @@ def batch_targets(
     return target, c, pi_a
 
 
+def step(
+    state: LearnerState, batch: Batch, q_target: jax.Array, hyper: Hyper, *, network: Network, spec: LearnerSpec
+) -> tuple[LearnerState, Progress]:
+    """One step of the optimiser; `q_target` (n+1, B, A) are the target network's values. It is not renewed here."""
+    length, num_windows = batch.a.shape
+
+    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
+        q = network(params, batch.obs)  # once: π and Q(x_t, a_t) come from the same values
+        q_policy = jax.lax.stop_gradient(q) if spec.double else q_target
+        target, _, _ = batch_targets(q_policy, q_target, batch, spec, hyper)
+        q_a = take_action(q[:-1], batch.a)
+        delta = jnp.where(batch.mask, target - jax.lax.stop_gradient(q_a), 0)
+        change = delta if spec.clamp is None else jnp.clip(delta, -spec.clamp, spec.clamp)
+        # its gradient with respect to Q(x_t, a_t) is −change / n, averaged over windows; 0 where masked
+        return -(change * q_a).sum() / (length * num_windows), abs(delta).sum() / jnp.maximum(batch.mask.sum(), 1)
+
+    gradient, size = jax.grad(loss, has_aux=True)(state.params)
+    norm = optax.tree.norm(gradient)
+    finite = jnp.isfinite(norm) & jnp.isfinite(size)
+    direction, moments = optimiser(spec, hyper).update(gradient, state.optimiser, state.params)
+    params = jax.tree.map(lambda p, d: p - (hyper.step_size * d).astype(p.dtype), state.params, direction)
+    params, moments = jax.tree.map(
+        lambda new, old: jnp.where(finite, new, old), (params, moments), (state.params, state.optimiser)
+    )
+    after = LearnerState(params, state.target_params, moments, state.num_updates + 1)
+    return after, Progress(size, norm, ~finite)
+
+
+def renewed(state: LearnerState, spec: LearnerSpec, num_updates: int = 1) -> LearnerState:
+    """The target network, a copy of the online one if a period ended within the last `num_updates`."""
+    since = state.num_updates % spec.target_period
+    due = since < num_updates
+    copy = jax.tree.map(lambda new, old: jnp.where(due, new, old), state.params, state.target_params)
+    return state._replace(target_params=copy)
+
+
 @functools.partial(jax.jit, static_argnames=("network", "spec"))
 def update(
     state: LearnerState, batch: Batch, hyper: Hyper, *, network: Network, spec: LearnerSpec
-) -> tuple[LearnerState, Metrics]:
+) -> tuple[LearnerState, Progress]:
     """One step of the optimiser; the target network follows every `target_period` updates."""
-    length, num_windows = batch.a.shape
-    q_target = jax.lax.stop_gradient(network(state.target_params, batch.obs))
-
-    def loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        q = network(params, batch.obs)  # once: π and Q(x_t, a_t) come from the same values
-        q_policy = jax.lax.stop_gradient(q) if spec.double else q_target
-        target, c, pi_a = batch_targets(q_policy, q_target, batch, spec, hyper)
-        q_a = take_action(q[:-1], batch.a)
-        delta = jnp.where(batch.mask, target - jax.lax.stop_gradient(q_a), 0)
-        step = delta if spec.clamp is None else jnp.clip(delta, -spec.clamp, spec.clamp)
-        # its gradient with respect to Q(x_t, a_t) is −step / n, averaged over windows; 0 where masked, as step is
-        return -(step * q_a).sum() / (length * num_windows), (delta, c, pi_a, q_a)
-
-    gradient, seen = jax.grad(loss, has_aux=True)(state.params)
-    direction, moments = optimiser(spec, hyper).update(gradient, state.optimiser, state.params)
-    params = jax.tree.map(lambda p, d: p - (hyper.step_size * d).astype(p.dtype), state.params, direction)
-    num_updates = state.num_updates + 1
-    renew = num_updates % spec.target_period == 0
-    target_params = jax.tree.map(lambda new, old: jnp.where(renew, new, old), params, state.target_params)
-    metrics = _metrics(batch, *seen, optax.tree.norm(gradient))
-    return LearnerState(params, target_params, moments, num_updates), metrics
+    q_target = network(state.target_params, batch.obs)
+    state, progress = step(state, batch, q_target, hyper, network=network, spec=spec)
+    return renewed(state, spec), progress
 
 
-def _metrics(
-    batch: Batch, delta: jax.Array, c: jax.Array, pi_a: jax.Array, q_a: jax.Array, gradient: jax.Array
-) -> Metrics:
+def metrics(
+    state: LearnerState, batch: Batch, hyper: Hyper, *, network: Network, spec: LearnerSpec
+) -> tuple[Metrics, jax.Array]:
+    """Of a batch, with |1 − π/μ| of each of its steps (n, B)."""
+    q, q_target = network(state.params, batch.obs), network(state.target_params, batch.obs)
+    _, c, pi_a = batch_targets(q if spec.double else q_target, q_target, batch, spec, hyper)
     real = batch.mask.astype(batch.r.dtype)
     count = jnp.maximum(real.sum(), 1)
     passes = jnp.where(batch.mask & ~batch.reset, 1.0, 0.0).at[0].set(0)  # rows whose c may be read
     num_passes = jnp.maximum(passes.sum(), 1)
-    ratio = jnp.where(batch.mask, pi_a / jnp.where(batch.mask, batch.mu_a, 1), 1)
-    reach = jnp.cumprod((c * passes).at[0].set(1.0), axis=0)
-    return Metrics(
-        loss=(abs(delta) * real).sum() / count,
-        q=(q_a * real).sum() / count,
+    away = abs(1 - jnp.where(batch.mask, pi_a / jnp.where(batch.mask, batch.mu_a, 1), 1))
+    reach = jnp.cumprod((c * passes).at[0].set(1.0 + 0 * c[0]), axis=0)
+    seen = Metrics(
+        q=(take_action(q[:-1], batch.a) * real).sum() / count,
+        largest_q=abs(q).max(),
         c=(c * passes).sum() / num_passes,
-        cut=((c < 0.05) * passes).sum() / num_passes,
+        cut=jnp.where(jnp.isnan(c), jnp.nan, (c < 0.05) * passes).sum() / num_passes,
         effective_length=reach.sum(0).mean(),
-        off_policy=(abs(1 - ratio) * real).sum() / count,
-        gradient=gradient,
+        off_policy=(away * real).sum() / count,
     )
+    return seen, away

@@ -54,7 +54,7 @@ class Convolution(eqx.Module):
 def library_convolution(x: Array, weight: Array, stride: int) -> Array:
     """XLA's own. The faster one for large images, but on a CPU not inside a loop, and not under `vmap`."""
     layout = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(_floats(x), weight, (stride, stride), "VALID", dimension_numbers=layout)
+    return lax.conv_general_dilated(_floats(x, weight), weight, (stride, stride), "VALID", dimension_numbers=layout)
 
 
 def patch_convolution(x: Array, weight: Array, stride: int) -> Array:
@@ -70,7 +70,33 @@ def patch_convolution(x: Array, weight: Array, stride: int) -> Array:
     size = weight.shape[0]
     rows, columns = (stride * ((length - size) // stride) + 1 for length in x.shape[1:3])
     shifted = [x[:, i : i + rows : stride, j : j + columns : stride] for i in range(size) for j in range(size)]
-    return _floats(jnp.concatenate(shifted, axis=-1)) @ weight.reshape(-1, weight.shape[-1])
+    return _floats(jnp.concatenate(shifted, axis=-1), weight) @ weight.reshape(-1, weight.shape[-1])
+
+
+def row_convolution(x: Array, weight: Array, stride: int) -> Array:
+    """The same with a stride of 1, for narrow images: a whole row of outputs is one product.
+
+    `size` rows of the image, which lie side by side in memory, times the weights repeated along a band:
+
+        rows 1–3 of x, flat      band, for outputs      left   middle  right
+        a b c d e                                       w₁     0       0
+        f g h i j                                       w₂     w₁      0
+        k l m n o                                       w₃     w₂      w₁
+                                                        0      w₃      w₂
+                                                        0      0       w₃
+
+    Most of the band is zero, but the product is large enough for tensor units, and little is copied.
+    """
+    if stride != 1:
+        raise ValueError(f"`stride` must be 1; got {stride}.")
+    size, _, num_inputs, num_outputs = weight.shape
+    height, width = x.shape[1:3]
+    rows, columns = height - size + 1, width - size + 1
+    shifts = [jnp.pad(weight, ((0, 0), (j, columns - 1 - j), (0, 0), (0, 0))) for j in range(columns)]
+    band = jnp.stack(shifts, axis=-2).reshape(size * width * num_inputs, columns * num_outputs)
+    flat = x.reshape(-1, height, width * num_inputs)
+    strips = jnp.concatenate([flat[:, i : i + rows] for i in range(size)], axis=-1)
+    return (_floats(strips, weight) @ band).reshape(-1, rows, columns, num_outputs)
 
 
 class MLP(eqx.Module):
@@ -88,7 +114,10 @@ class MLP(eqx.Module):
         self.layers = tuple(Linear(*pair, k) for *pair, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
 
     def __call__(self, obs: Array) -> Array:
-        return _batched(self.shape, obs, lambda x: _perceptron(self.layers, _floats(x.reshape(x.shape[0], -1))))
+        def values(x: Array) -> Array:
+            return _perceptron(self.layers, _floats(x.reshape(x.shape[0], -1), self.layers[0].weight))
+
+        return _batched(self.shape, obs, values)
 
 
 class MinAtarNet(eqx.Module):
@@ -108,7 +137,8 @@ class MinAtarNet(eqx.Module):
 
     def __call__(self, obs: Array) -> Array:
         def values(x: Array) -> Array:
-            x = jax.nn.relu(self.convolution(x, patch_convolution))
+            on_cpu = jax.default_backend() == "cpu"
+            x = jax.nn.relu(self.convolution(x, patch_convolution if on_cpu else row_convolution))
             return _perceptron(self.layers, x.reshape(x.shape[0], -1))
 
         return _batched(self.shape, obs, values)
@@ -210,11 +240,9 @@ def _batched(shape: tuple[int, ...], obs: Array, values: Callable[[Array], Array
     return out.reshape(*lead, out.shape[-1])
 
 
-def _floats(x: Array) -> Array:
-    """Bytes as shares of 255; bools as 0 and 1."""
-    if x.dtype == np.uint8:
-        return x.astype(np.float32) / 255
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(np.float32)
+def _floats(x: Array, weight: Array) -> Array:
+    """In the dtype of the weights; bytes as shares of 255, bools as 0 and 1."""
+    return x.astype(weight.dtype) / 255 if x.dtype == np.uint8 else x.astype(weight.dtype)
 
 
 def _perceptron(layers: tuple[Linear, ...], x: Array) -> Array:

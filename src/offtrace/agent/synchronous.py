@@ -1,25 +1,30 @@
 """Environment, replay and updates in one compiled program: a run is a pure function of its settings and a key.
 
 One iteration is `rounds` steps of all actors and then `updates` of the learner, so that there is one update for every
-`steps_per_update` environment steps. A tick is many iterations under `scan`. A population is the same program under
-`vmap`, with a leading axis of members in the state, the hyper-parameters and the metrics.
+`steps_per_update` environment steps. A tick is many iterations under `scan`.
+
+A program runs a population: every leaf of `Members`, `Settings` and `Tick` has a leading axis of members, but for
+the clocks, which all members share. One run alone is a population of one.
 """
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from offtrace import policies
 from offtrace.agent import learner, replay, schedules
-from offtrace.agent.learner import Batch, Hyper, LearnerSpec, LearnerState, Metrics
+from offtrace.agent.learner import Batch, Hyper, LearnerSpec, LearnerState, Metrics, Progress
 from offtrace.agent.network import make_network
 from offtrace.arrays import take_action
 from offtrace.environments.interface import Environment
-from offtrace.environments.rows import Actor, Ended, advance, begin
+from offtrace.environments.rows import Ended, Row, advance, begin
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,12 @@ class ProgramSpec:
     """Steps of each actor before the first update."""
     reward_clamp: float | None = None
     """Rewards are clamped to ± this for learning; returns are reported as they were."""
+    network: str = "auto"
+    """`mlp`, `minatar`, `dqn`, or `auto`: what fits the observations."""
+    precision: str = "float32"
+    """What the network computes in: `bfloat16` is faster on accelerators; parameters stay float32."""
+    switching: schedules.SwitchingEpsilon | None = None
+    """The three ε schedules of App. F; without them ε is that of `Settings.exploration`."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Of the fully connected network, where the environment gives vectors."""
     learner: LearnerSpec = field(default_factory=LearnerSpec)
@@ -75,28 +86,51 @@ class Settings(NamedTuple):
 
     hyper: Hyper
     exploration: Exploration
+    annealing: Any = math.inf
+    """Environment steps over which the step size falls to 0."""
 
 
 class Member(NamedTuple):
     """Everything that an exact resume needs."""
 
     learner: LearnerState
-    actors: Actor
+    actors: Any
+    """An `Actor` with an axis of actors; None where the environments are on the host."""
+    following: Any
+    """Where each actor is in its ε schedules; None if ε is one for all."""
     replay: replay.State
     key: jax.Array
     num_steps: jax.Array
     """Of the environment, all actors together; dummy rows count."""
 
 
+Numbers = jax.Array | np.ndarray
+
+
 class Tick(NamedTuple):
     """What happened since the tick before."""
 
-    metrics: Metrics
-    num_episodes: jax.Array
-    total_return: jax.Array
+    num_episodes: Numbers
+    total_return: Numbers
     """Of the episodes that ended, raw."""
-    total_length: jax.Array
-    epsilon: jax.Array
+    total_length: Numbers
+    loss: Numbers
+    gradient: Numbers
+    num_refused: Numbers
+    """Updates that were not applied, as their loss or gradient was not finite."""
+
+
+class Probe(NamedTuple):
+    """What a large batch from the memory says now."""
+
+    metrics: Metrics
+    off_policy_by_age: Numbers
+    """‖π − μ‖₁ of fifths of the memory by age, newest first; NaN where the batch has none."""
+    largest_reward: Numbers
+    """Max |r| in the memory."""
+    epsilon: Numbers
+    """Mean over actors."""
+    step_size: Numbers
 
 
 class Program(NamedTuple):
@@ -108,97 +142,217 @@ class Program(NamedTuple):
     """The network without its parameters."""
 
     def network(self, params: Any, obs: jax.Array) -> jax.Array:
-        return eqx.combine(params, self.skeleton)(obs)
+        """Values in float32, whatever they are computed in."""
+        params = jax.tree.map(lambda leaf: leaf.astype(self.spec.precision), params)
+        return eqx.combine(params, self.skeleton)(obs).astype(jnp.float32)
+
+
+AGES = 5
+PROBED = 64
+"""Windows of a probe."""
 
 
 def program(env: Environment, spec: ProgramSpec) -> Program:
     """Nothing is drawn: the network's shape does not depend on a key."""
-    space = env.observation
-    net = make_network(space.shape, space.dtype, env.num_actions, jax.random.key(0), hidden_sizes=spec.hidden_sizes)
-    return Program(env, spec, eqx.partition(net, eqx.is_array)[1])
+    return Program(env, spec, eqx.partition(_network(env, spec, jax.random.key(0)), eqx.is_array)[1])
 
 
-def init(prog: Program, settings: Settings, key: jax.Array) -> Member:
-    """An untrained member, its actors at the start of their first episodes, its memory empty."""
-    env, spec = prog.env, prog.spec
-    kept, for_network, for_actors = jax.random.split(key, 3)
-    space = env.observation
-    net = make_network(space.shape, space.dtype, env.num_actions, for_network, hidden_sizes=spec.hidden_sizes)
-    params = eqx.filter(net, eqx.is_array)
-    memory = replay.init(replay.Spec(spec.capacity, spec.num_actors, space.shape, space.dtype))
-    actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, spec.num_actors))
-    state = learner.init(params, spec.learner, settings.hyper)
-    return Member(state, actors, memory, kept, jnp.zeros((), jnp.int32))
-
-
-def epsilon(member: Member, settings: Settings) -> jax.Array:
-    """Of all actors, now."""
-    return schedules.linear(member.num_steps, **settings.exploration._asdict())
-
-
-def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ended]:
-    """One step of every actor, written into the memory with the probability of what it did."""
-    env, spec = prog.env, prog.spec
-    key, for_action = jax.random.split(member.key)
-    q = prog.network(member.learner.params, member.actors.observation)
-    mu = policies.epsilon_greedy(q, jnp.full(spec.num_actors, epsilon(member, settings)))
-    a = jax.random.categorical(for_action, jnp.log(mu))
-    actors, row, ended = jax.vmap(functools.partial(advance, env))(member.actors, a)
-    clamp = spec.reward_clamp
-    reward = row.reward if clamp is None else jnp.clip(row.reward, -clamp, clamp)
-    rows = replay.Rows(row.observation, row.reset, row.mask, reward, row.continues, a, take_action(mu, a))
-    memory = replay.add(member.replay, rows)
-    steps = member.num_steps + spec.num_actors
-    return member._replace(actors=actors, replay=memory, key=key, num_steps=steps), ended
-
-
-def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, Metrics]:
-    """One update from replay."""
-    spec = prog.spec
-    key, for_sample = jax.random.split(member.key)
-    seen = replay.sample(member.replay, for_sample, spec.num_windows, spec.window)
-    now = jnp.full(spec.num_windows, epsilon(member, settings))
-    batch = Batch(seen.obs, seen.a, seen.r, seen.continues, seen.reset, seen.mask, seen.mu_a, now)
-    state, metrics = learner.update(member.learner, batch, settings.hyper, network=prog.network, spec=spec.learner)
-    return member._replace(learner=state, key=key), metrics
+def init(prog: Program, settings: Settings, keys: jax.Array) -> Member:
+    """Untrained members, one for each key; their actors at the start of first episodes, their memories empty."""
+    members = jax.lax.map(lambda given: init_one(prog, *given), (settings, keys))
+    return _shared_clocks(members)
 
 
 def tick(
-    prog: Program, member: Member, settings: Settings, num_iterations: int, *, learns: bool
+    prog: Program, members: Member, settings: Settings, num_iterations: int, *, learns: bool
 ) -> tuple[Member, Tick]:
     """Many iterations; without learning, only acting, to fill the memory."""
-
-    def iterate(carry: Member, _: None) -> tuple[Member, tuple[Metrics | None, Ended]]:
-        carry, ended = jax.lax.scan(lambda m, _: act(prog, m, settings), carry, None, prog.spec.rounds)
-        if not learns:
-            return carry, (None, ended)
-        carry, metrics = jax.lax.scan(lambda m, _: learn(prog, m, settings), carry, None, prog.spec.updates)
-        return carry, (jax.tree.map(jnp.mean, metrics), ended)
-
-    member, (metrics, ended) = jax.lax.scan(iterate, member, None, num_iterations)
-    if metrics is None:
-        metrics = Metrics(*[jnp.full((), jnp.nan)] * len(Metrics._fields))
-    else:
-        metrics = jax.tree.map(jnp.mean, metrics)
-    totals = ended.ended.sum(), ended.episode_return.sum(), ended.episode_length.sum()
-    return member, Tick(metrics, *totals, epsilon(member, settings))
+    run = functools.partial(_tick, prog, num_iterations=num_iterations, learns=learns)
+    members, ticks = _mapped(run, members, settings)
+    return _shared_clocks(members), ticks
 
 
-def evaluate(prog: Program, params: Any, key: jax.Array, *, num_episodes: int, max_steps: int, epsilon: float) -> Any:
-    """Returns of `num_episodes` episodes, one for each actor of their own; what has not ended counts as it stands."""
+def probe(prog: Program, members: Member, settings: Settings, key: jax.Array) -> Probe:
+    """Looks at the members and changes nothing; one key serves all. The memories must not be empty."""
+    return _mapped(functools.partial(probe_one, prog, key=key), members, settings)
+
+
+def evaluate(
+    prog: Program, params: Any, key: jax.Array, *, num_episodes: int, max_steps: int, epsilon: float = 0.0
+) -> tuple[jax.Array, jax.Array]:
+    """Returns of `num_episodes` episodes of one member, and which of them ended within `max_steps`."""
     env = prog.env
     key, for_actors = jax.random.split(key)
     actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, num_episodes))
 
-    def step(carry: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], None]:
-        actors, done, returns = carry
-        mu = policies.epsilon_greedy(prog.network(params, actors.observation), jnp.full(num_episodes, epsilon))
-        after, row, ended = jax.vmap(functools.partial(advance, env))(
-            actors, jax.random.categorical(key, jnp.log(mu))
-        )
-        returns = returns + jnp.where(done, 0, row.reward)
-        return (after, done | ended.ended, returns), None
+    def goes_on(carry: tuple[Any, ...]) -> jax.Array:
+        time, _, done, _ = carry
+        return (time < max_steps) & ~done.all()
 
-    start = (actors, jnp.zeros(num_episodes, bool), jnp.zeros(num_episodes))
-    (_, _, returns), _ = jax.lax.scan(step, start, jax.random.split(key, max_steps))
-    return returns
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        time, actors, done, returns = carry
+        mu = policies.epsilon_greedy(prog.network(params, actors.observation), jnp.full(num_episodes, epsilon))
+        a = jax.random.categorical(jax.random.fold_in(key, time), jnp.log(mu))
+        after, row, ended = jax.vmap(functools.partial(advance, env))(actors, a)
+        return time + 1, after, done | ended.ended, returns + jnp.where(done, 0, row.reward)
+
+    start = (0, actors, jnp.zeros(num_episodes, bool), jnp.zeros(num_episodes))
+    _, _, done, returns = jax.lax.while_loop(goes_on, step, start)
+    return returns, done
+
+
+# -- one member ----------------------------------------------------------------------------------------------
+
+
+def init_one(prog: Program, settings: Settings, key: jax.Array) -> Member:
+    """Without actors where the environment is not a pure one: those live on the host."""
+    env, spec = prog.env, prog.spec
+    kept, for_network, for_actors, for_epsilon = jax.random.split(key, 4)
+    params = eqx.filter(_network(env, spec, for_network), eqx.is_array)
+    memory = replay.init(replay.Spec(spec.capacity, spec.num_actors, *env.observation))
+    actors = None
+    if hasattr(env, "reset"):
+        actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, spec.num_actors))
+    schedule = spec.switching
+    following = None if schedule is None else schedules.follow(schedule, for_epsilon, spec.num_actors)
+    state = learner.init(params, spec.learner, settings.hyper)
+    return Member(state, actors, following, memory, kept, jnp.zeros((), jnp.int32))
+
+
+def _tick(
+    prog: Program, member: Member, settings: Settings, *, num_iterations: int, learns: bool
+) -> tuple[Member, Tick]:
+    def iterate(carry: Member, _: None) -> tuple[Member, tuple[Ended, Progress | None]]:
+        carry, ended = jax.lax.scan(lambda m, _: act(prog, m, settings), carry, None, prog.spec.rounds)
+        carry, progress = learn(prog, carry, settings) if learns else (carry, None)
+        return carry, (jax.tree.map(jnp.sum, ended), progress)
+
+    member, (ended, progress) = jax.lax.scan(iterate, member, None, num_iterations)
+    totals = [x.sum() for x in ended]
+    if progress is None:
+        unknown = jnp.full((), jnp.nan)
+        return member, Tick(*totals, unknown, unknown, jnp.zeros((), jnp.int32))
+    return member, Tick(*totals, progress.loss.mean(), progress.gradient.mean(), progress.refused.sum())
+
+
+def probe_one(prog: Program, member: Member, settings: Settings, *, key: jax.Array) -> Probe:
+    spec = prog.spec
+    seen = replay.sample(member.replay, key, PROBED, spec.window)
+    batch = _batch(prog, member, settings, seen)
+    metrics, away = learner.metrics(member.learner, batch, settings.hyper, network=prog.network, spec=spec.learner)
+    filled = jnp.minimum(member.replay.num_steps, spec.capacity)
+    fifth = jnp.where(seen.mask, seen.age * AGES // filled, AGES)
+    chosen = fifth[..., None] == jnp.arange(AGES)
+    by_age = jnp.where(chosen, away[..., None], 0).sum((0, 1)) / chosen.sum((0, 1))
+    largest = abs(jax.lax.bitcast_convert_type(member.replay.records[..., 1], jnp.float32)).max()
+    now = epsilon(prog, member, settings).mean()
+    return Probe(metrics, by_age, largest, now, _step_size(member, settings))
+
+
+def epsilon(prog: Program, member: Member, settings: Settings) -> jax.Array:
+    """Of each actor, now: (num_actors,)."""
+    if prog.spec.switching is not None:
+        return schedules.epsilon(prog.spec.switching, member.following)
+    now = schedules.linear(member.num_steps, **settings.exploration._asdict())
+    return jnp.full(prog.spec.num_actors, now)
+
+
+class Chosen(NamedTuple):
+    """An action of every actor, (num_actors,), with the probability that it had, and what choosing it used up."""
+
+    a: jax.Array
+    mu_a: jax.Array
+    key: jax.Array
+    following: Any
+
+
+def choose(prog: Program, member: Member, settings: Settings, observation: jax.Array) -> Chosen:
+    """a ~ μ, ε-greedy in the current values; μ(a) is written down now, never reconstructed."""
+    key, for_action, for_schedule = jax.random.split(member.key, 3)
+    mu = policies.epsilon_greedy(prog.network(member.learner.params, observation), epsilon(prog, member, settings))
+    a = jax.random.categorical(for_action, jnp.log(mu))
+    following, schedule = member.following, prog.spec.switching
+    if schedule is not None:
+        following = schedules.advance(schedule, following, for_schedule, 1)
+    return Chosen(a, take_action(mu, a), key, following)
+
+
+def remember(prog: Program, member: Member, row: Row, a: jax.Array, mu_a: jax.Array) -> Member:
+    """Rows of every actor, (num_actors, …) or a chunk of them with time first, into the memory."""
+    clamp = prog.spec.reward_clamp
+    reward = row.reward if clamp is None else jnp.clip(row.reward, -clamp, clamp)
+    rows = replay.Rows(row.observation, row.reset, row.mask, reward, row.continues, a, mu_a)
+    return member._replace(replay=replay.add(member.replay, rows), num_steps=member.num_steps + a.size)
+
+
+def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ended]:
+    """One step of every actor, written into the memory."""
+    a, mu_a, key, following = choose(prog, member, settings, member.actors.observation)
+    actors, row, ended = jax.vmap(functools.partial(advance, prog.env))(member.actors, a)
+    member = member._replace(actors=actors, key=key, following=following)
+    return remember(prog, member, row, a, mu_a), ended
+
+
+def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, Progress]:
+    """The updates of one iteration. Their windows are drawn together, and the target network, which is renewed only
+    between iterations, sees them together: with few rows a pass costs what reading the parameters costs.
+    """
+    spec, num_updates = prog.spec, prog.spec.updates
+    key, *for_samples = jax.random.split(member.key, 1 + num_updates)
+    draw = functools.partial(replay.sample, member.replay, num_windows=spec.num_windows, length=spec.window)
+    batches = _batch(prog, member, settings, jax.vmap(lambda k: draw(key=k))(jnp.stack(for_samples)))
+    q_target = prog.network(member.learner.target_params, batches.obs)
+    hyper = settings.hyper._replace(step_size=_step_size(member, settings))
+
+    def step(state: LearnerState, given: tuple[Batch, jax.Array]) -> tuple[LearnerState, Progress]:
+        return learner.step(state, *given, hyper, network=prog.network, spec=spec.learner)
+
+    state, progress = jax.lax.scan(step, member.learner, (batches, q_target), unroll=min(num_updates, 4))
+    return member._replace(learner=learner.renewed(state, spec.learner, num_updates), key=key), progress
+
+
+def _batch(prog: Program, member: Member, settings: Settings, seen: replay.Batch) -> Batch:
+    now = epsilon(prog, member, settings)[seen.actor]
+    return Batch(seen.obs, seen.a, seen.r, seen.continues, seen.reset, seen.mask, seen.mu_a, now)
+
+
+def _step_size(member: Member, settings: Settings) -> jax.Array:
+    return schedules.linear(member.num_steps, start=settings.hyper.step_size, end=0.0, duration=settings.annealing)
+
+
+def _network(env: Environment, spec: ProgramSpec, key: jax.Array) -> Any:
+    space = env.observation
+    return make_network(space.shape, space.dtype, env.num_actions, key, spec.network, hidden_sizes=spec.hidden_sizes)
+
+
+# -- populations ---------------------------------------------------------------------------------------------
+
+
+def _mapped(function: Callable[..., Any], members: Member, settings: Settings) -> Any:
+    """`function` of every member: all at once on an accelerator, one after the other on a CPU, where batched
+    products are slower than single ones, and where a member then equals the same member alone to the last bit.
+
+    The clocks go in as they are, without an axis, which keeps writing to the memory a plain copy.
+    """
+    shared, own = eqx.partition(members, clocks(members))
+
+    def one(given: tuple[Member, Settings]) -> Any:
+        return function(eqx.combine(given[0], shared), given[1])
+
+    if jax.default_backend() == "cpu":
+        return jax.lax.map(one, (own, settings))
+    return jax.vmap(one)((own, settings))
+
+
+def clocks(members: Member) -> Any:
+    """True for the leaves without an axis of members, False for all others."""
+    return eqx.tree_at(_clocks, jax.tree.map(lambda _: False, members), replace=(True,) * 3)
+
+
+def _clocks(member: Member) -> tuple[jax.Array, ...]:
+    return member.learner.num_updates, member.replay.num_steps, member.num_steps
+
+
+def _shared_clocks(members: Member) -> Member:
+    """One clock of each kind instead of one for each member: they are all the same."""
+    return eqx.tree_at(_clocks, members, replace_fn=lambda clock: clock[0])

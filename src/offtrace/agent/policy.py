@@ -1,0 +1,82 @@
+"""A trained agent as a function of what it sees."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from offtrace.agent import checkpoints
+from offtrace.agent.network import make_network
+from offtrace.agent.runs import read_specs
+from offtrace.agent.runtimes import state_of
+from offtrace.agent.spec import Plan
+from offtrace.environments import make
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The values of a run's network: `load_policy("runs/…")`.
+
+    `q` takes observations (N, *shape) and gives (N, A); the greedy action is its `argmax`.
+    """
+
+    spec: Plan
+    params: Any
+    network: Any
+    num_steps: int
+    """Environment steps that it was trained for."""
+
+    @property
+    def env(self) -> str:
+        return self.spec.env
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.spec.options)
+
+    def q(self, observations: np.ndarray) -> np.ndarray:
+        return np.asarray(self._values(self.params, observations))
+
+    @functools.cached_property
+    def _values(self) -> Callable[[Any, Any], jax.Array]:
+        return jax.jit(lambda params, obs: eqx.combine(params, self.network)(jnp.asarray(obs)))
+
+
+def load_policy(run: str | Path, *, member: int = 0, warn: Callable[[str], None] | None = None) -> Policy:
+    """From the newest intact checkpoint of a run; of a population, one member."""
+    path = Path(run)
+    specs, _ = read_specs(path)
+    if not 0 <= member < len(specs):
+        raise ValueError(f"`member` must be under {len(specs)}; got {member}.")
+    spec = specs[member]
+    try:
+        found = checkpoints.load(path, warn=warn)
+    except FileNotFoundError:
+        raise ValueError(f"{str(path)!r} has no checkpoint yet: train it for a while first.") from None
+    on_host = spec.env.startswith("gymnasium/")
+    prefix = "member.learner.params." if on_host else "learner.params."
+    arrays = {
+        name.removeprefix(prefix): value if on_host else value[member]
+        for name, value in found.arrays.items()
+        if name.startswith(prefix)
+    }
+    space, num_actions = _spaces(spec)
+    net = make_network(
+        space.shape, space.dtype, num_actions, jax.random.key(0), spec.network, hidden_sizes=spec.hidden_sizes
+    )
+    template, skeleton = eqx.partition(net, eqx.is_array)
+    return Policy(spec, state_of(template, arrays), skeleton, int(found.record["reports"][-1][member]["num_steps"]))
+
+
+def _spaces(spec: Plan) -> tuple[Any, int]:
+    env = make(spec.env, **spec.options)
+    if not spec.env.startswith("gymnasium/"):
+        return env.observation, env.num_actions
+    with env(num_actors=1, seed=0) as rows:
+        return rows.observation, rows.num_actions

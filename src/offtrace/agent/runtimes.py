@@ -1,0 +1,239 @@
+"""What drives a learner: the two runtimes, with one face for the training loop.
+
+`Synchronous` runs pure environments inside one compiled program, a whole population at once; `Host` (in its own
+module) steps Gymnasium's on the CPU while the learner is at work.
+
+    state = runtime.start()
+    state, tick = runtime.advance(state, num_iterations, learns=True)
+    runtime.arrays(state)                                   # everything that an exact resume needs, by name
+    state = runtime.restored(arrays)
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from offtrace.agent import synchronous
+from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
+from offtrace.agent.schedules import SwitchingEpsilon
+from offtrace.agent.spec import Plan, differences
+from offtrace.agent.synchronous import Exploration, Member, Probe, ProgramSpec, Settings, Tick
+from offtrace.environments import Environment
+from offtrace.traces import TRACES
+
+
+class Runtime(Protocol):
+    """One or more members that are trained together; whatever it returns has a leading axis of members."""
+
+    specs: tuple[Plan, ...]
+    program: ProgramSpec
+    max_return: float | None
+
+    def start(self) -> Any: ...
+
+    def advance(self, state: Any, num_iterations: int, *, learns: bool) -> tuple[Any, Tick]:
+        """The state that was given is used up."""
+        ...
+
+    def probe(self, state: Any, number: int) -> Probe: ...
+
+    def evaluate(self, state: Any, number: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns, and whether each episode ended: (members, num_episodes)."""
+        ...
+
+    def counts(self, state: Any) -> tuple[int, int]:
+        """Environment steps and updates so far."""
+        ...
+
+    def arrays(self, state: Any) -> dict[str, np.ndarray]: ...
+
+    def restored(self, arrays: Mapping[str, np.ndarray]) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Synchronous:
+    """Members that differ in trace, λ, seed and other numbers, but not in a shape, as one program.
+
+    Where there are several devices and the members can be shared out evenly, each device has its share.
+    """
+
+    def __init__(self, env: Environment, specs: Sequence[Plan]) -> None:
+        self.specs = tuple(specs)
+        refuse_shapes(self.specs)
+        self.program, self.max_return = program_spec(specs[0]), env.max_return
+        self._prog = synchronous.program(env, self.program)
+        self._settings = settings(specs)
+        self._keys = jnp.stack([jax.random.key(spec.seed) for spec in specs])
+        self._template = jax.eval_shape(lambda: synchronous.init(self._prog, self._settings, self._keys))
+        num_devices = math.gcd(len(jax.devices()), len(specs))
+        self._mesh = Mesh(np.array(jax.devices()[:num_devices]), ("members",)) if num_devices > 1 else None
+
+    def start(self) -> Member:
+        return jax.jit(functools.partial(synchronous.init, self._prog))(self._settings, self._keys)
+
+    def advance(self, state: Member, num_iterations: int, *, learns: bool) -> tuple[Member, Tick]:
+        state, tick = self._compiled(num_iterations, learns)(state, self._settings)
+        return state, jax.tree.map(np.asarray, tick)
+
+    @functools.lru_cache  # noqa: B019 (a runtime lives as long as its run)
+    def _compiled(self, num_iterations: int, learns: bool) -> Any:
+        run = functools.partial(synchronous.tick, self._prog, num_iterations=num_iterations, learns=learns)
+        if self._mesh is not None:
+            clocks = synchronous.clocks(self._template)
+            spread = jax.tree.map(lambda is_clock: PartitionSpec() if is_clock else PartitionSpec("members"), clocks)
+            each = PartitionSpec("members")
+            run = jax.shard_map(
+                run, mesh=self._mesh, in_specs=(spread, each), out_specs=(spread, each), check_vma=False
+            )
+        return jax.jit(run, donate_argnums=0)
+
+    def probe(self, state: Member, number: int) -> Probe:
+        return jax.tree.map(np.asarray, self._probe(state, self._settings, jax.random.key(number)))
+
+    @functools.cached_property
+    def _probe(self) -> Any:
+        return jax.jit(functools.partial(synchronous.probe, self._prog))
+
+    def evaluate(self, state: Member, number: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        keys = jnp.stack([evaluation_key(spec, number) for spec in self.specs])
+        returns, ended = self._evaluation(num_episodes)(state.learner.params, keys)
+        return np.asarray(returns), np.asarray(ended)
+
+    @functools.lru_cache  # noqa: B019
+    def _evaluation(self, num_episodes: int) -> Any:
+        spec = self.specs[0]
+        one = functools.partial(
+            synchronous.evaluate,
+            self._prog,
+            num_episodes=num_episodes,
+            max_steps=spec.evaluation_steps,
+            epsilon=spec.evaluation_epsilon,
+        )
+        return jax.jit(lambda params, keys: jax.lax.map(lambda given: one(*given), (params, keys)))
+
+    def counts(self, state: Member) -> tuple[int, int]:
+        return int(state.num_steps), int(state.learner.num_updates)
+
+    def arrays(self, state: Member) -> dict[str, np.ndarray]:
+        return arrays_of(state)
+
+    def restored(self, arrays: Mapping[str, np.ndarray]) -> Member:
+        return state_of(self._template, arrays)
+
+    def close(self) -> None:
+        """Nothing is held outside of the program."""
+
+
+# -- from specs to programs ----------------------------------------------------------------------------------
+
+NUMBERS = ("trace", "lambda_", "seed", "gamma", "step_size", "regularisation", "beta", "epsilon", "epsilon_steps")
+"""Fields in which members of one program may differ."""
+
+
+def refuse_shapes(specs: Sequence[Plan]) -> None:
+    """Members of one program must have the same shapes."""
+    for spec in specs[1:]:
+        for name, (one, other) in differences(specs[0], spec).items():
+            if name not in NUMBERS or (name == "trace" and "dqn" in (one, other)):
+                raise ValueError(
+                    f"`{name}` must be the same for all members of a population; got {one!r} and {other!r}. "
+                    "Train them apart."
+                )
+        for name in (specs[0].trace, spec.trace):
+            if specs[0].trace != spec.trace and name not in MARKOV:
+                raise ValueError(
+                    f"`trace` {name!r} is not Markov, and cannot share a program with others. Train them apart."
+                )
+
+
+def program_spec(spec: Plan) -> ProgramSpec:
+    """Of a resolved spec: counts are of each actor there."""
+    per_actor = -(-spec.fill // spec.num_actors)
+    return ProgramSpec(
+        num_actors=spec.num_actors,
+        window=spec.window,
+        num_windows=spec.num_windows,
+        steps_per_update=spec.steps_per_update,
+        capacity=spec.replay_size // spec.num_actors,
+        fill=max(per_actor, spec.window + 1),
+        reward_clamp=spec.reward_clamp,
+        hidden_sizes=spec.hidden_sizes,
+        network=spec.network,
+        precision=spec.precision,
+        switching=SwitchingEpsilon() if spec.exploration == "switching" else None,
+        learner=LearnerSpec(
+            target_policy=spec.target_policy,
+            double=spec.double,
+            optimiser=spec.optimiser,
+            clamp=spec.clamp,
+            target_period=spec.target_period,
+            max_gradient=spec.max_gradient,
+        ),
+    )
+
+
+def settings(specs: Sequence[Plan]) -> Settings:
+    """Of resolved specs, with a leading axis of members."""
+    same = len({spec.trace for spec in specs}) == 1
+    every = [_settings(spec, by_name=same) for spec in specs]
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *every)
+
+
+def _settings(spec: Plan, *, by_name: bool) -> Settings:
+    name = "one_step" if spec.trace == "dqn" else spec.trace
+    if not by_name:
+        trace = Choice(np.int32(MARKOV.index(name)), np.float32(spec.lambda_))
+    else:
+        trace = TRACES[name]() if name == "one_step" else TRACES[name](np.float32(spec.lambda_))
+    numbers = (np.float32(value) for value in (spec.gamma, spec.step_size, spec.regularisation))
+    hyper = Hyper(*numbers, trace, np.float32(spec.beta))
+    exploration = Exploration(np.float32(1.0), np.float32(spec.epsilon), np.float32(spec.epsilon_steps))
+    return Settings(hyper, exploration, np.float32(spec.num_steps if spec.anneal else np.inf))
+
+
+def evaluation_key(spec: Plan, number: int) -> jax.Array:
+    """Of a member's own seed, apart from what it was trained with."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(spec.seed), 1), number)
+
+
+# -- states as named arrays ----------------------------------------------------------------------------------
+
+
+def arrays_of(state: Any) -> dict[str, np.ndarray]:
+    """Every leaf by its path; keys as the numbers behind them."""
+    return {name: np.asarray(_plain(leaf)) for name, leaf in _named(state)}
+
+
+def state_of(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """A state of the template's shapes from its arrays."""
+    leaves = []
+    for name, shape in _named(template):
+        is_key = jnp.issubdtype(shape.dtype, jax.dtypes.prng_key)
+        expected = jax.eval_shape(_plain, shape)
+        found = arrays.get(name)
+        if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+            has = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+            raise ValueError(
+                f"the checkpoint has {has} for {name}, where this version needs {expected.dtype}"
+                f"{list(expected.shape)}: it was written by another version."
+            )
+        leaf = jnp.array(found)
+        leaves.append(jax.random.wrap_key_data(leaf) if is_key else leaf)
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _named(tree: Any) -> list[tuple[str, Any]]:
+    return [
+        (jax.tree_util.keystr(path).lstrip("."), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf

@@ -1,0 +1,310 @@
+"""What a run is: one frozen record of everything that decides its result.
+
+A field that is None is chosen by what is trained and where: `resolved` fills it in, in this order, the later ones
+before the earlier ones: a table for all, one for the kind of observation, one for the environment, one for DQN.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import tyro
+
+from offtrace.environments import NAMES
+from offtrace.traces import TRACES
+
+ALGORITHMS = ("dqn", *TRACES)
+EXPLORATIONS = ("linear", "switching")
+
+CHOSEN = tyro.conf.arg(help_behavior_hint="(default: what suits the environment)")
+Whole = Annotated[int | None, CHOSEN]
+Number = Annotated[float | None, CHOSEN]
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """One agent on one environment. The same spec gives the same run, to the last bit, on the same machine.
+
+    >>> spec = resolved(TrainSpec(env="CartPole-v1", seed=3))
+    >>> spec.env, spec.trace, spec.window, spec.num_windows
+    ('gymnasium/CartPole-v1', 'retrace', 16, 4)
+    >>> resolved(TrainSpec(env="CartPole-v1", trace="dqn")).num_windows
+    64
+    """
+
+    env: Annotated[str, tyro.conf.Positional]
+    """An environment: `minatar/breakout`, `pocket/cartpole`, or an id of Gymnasium, such as `LunarLander-v3`."""
+    trace: str = "retrace"
+    """The trace: `retrace`, `tree_backup`, `q_lambda`, …; `dqn` is windows of one step and a greedy target."""
+    lambda_: Annotated[float, tyro.conf.arg(name="lambda")] = 1.0
+    """λ, how much of a later TD error is passed back at most."""
+    seed: int = 0
+    """Of everything that is drawn."""
+    num_steps: Whole = None
+    """Environment steps of all actors together."""
+    num_actors: int = 16
+    """Environments side by side (App. F)."""
+    window: Whole = None
+    """n, steps of a window."""
+    num_windows: Whole = None
+    """Windows of a batch."""
+    steps_per_update: int = 4
+    """Environment steps, of all actors together, for one update (Deviation D15)."""
+    replay_size: Whole = None
+    """Transitions that are kept, of all actors together."""
+    fill: Whole = None
+    """Environment steps before the first update, of all actors together."""
+    gamma: Number = None
+    """γ, the discount."""
+    step_size: Number = None
+    """Of the optimiser, at first."""
+    anneal: bool = True
+    """The step size falls to 0 over the run (App. F), or stays."""
+    optimiser: str = "adam"
+    """`adam`, or `rmsprop` as in the paper."""
+    regularisation: Number = None
+    """ε of the optimiser."""
+    exploration: str = "linear"
+    """`linear`: one ε for all actors; `switching`: the three schedules of App. F."""
+    epsilon: Number = None
+    """ε at the end of its fall from 1."""
+    epsilon_steps: Whole = None
+    """Environment steps over which ε falls."""
+    target_policy: Annotated[str | None, CHOSEN] = None
+    """π: `exploration`, the current exploration policy (App. F), `greedy`, or `softmax`."""
+    beta: float = 1.0
+    """Inverse temperature of a softmax target policy."""
+    double: Annotated[bool | None, CHOSEN] = None
+    """π is made of the online network's values (Deviation D12); DQN's is not."""
+    clamp: float | None = 1.0
+    """ΔQ is clamped to ± this."""
+    target_period: Whole = None
+    """Updates between copies of the online network to the target network (Deviation D14)."""
+    max_gradient: float | None = None
+    """The gradient's norm is scaled down to this."""
+    reward_clamp: float | None = None
+    """Rewards are clamped to ± this for learning; they are reported as they were."""
+    network: str = "auto"
+    """`mlp`, `minatar`, `dqn`, or what fits the observations."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Of the fully connected network."""
+    precision: str = "float32"
+    """What the network computes in; `bfloat16` is faster on accelerators."""
+    tick_steps: Whole = None
+    """Environment steps between two reports."""
+    evaluation_ticks: int = 20
+    """Reports between two evaluations; 0 for none on the way."""
+    evaluation_episodes: int = 100
+    """Episodes of the evaluation at the end; those on the way take a fifth of them."""
+    evaluation_epsilon: float = 0.001
+    """ε of evaluations."""
+    evaluation_steps: int = 10_000
+    """An episode of an evaluation is cut off there."""
+    options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """For the environment: `time_limit`, `sticky`, whatever `gymnasium.make` takes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        _check(self)
+
+    @property
+    def name(self) -> str:
+        """Of a folder: no slashes."""
+        return f"{self.env.removeprefix('gymnasium/').replace('/', '-')}-{self.trace}-{self.seed}"
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        shown = "DQN" if self.trace == "dqn" else f"{TRACES[self.trace].__name__}(λ = {self.lambda_:g})"
+        return f"{self.env.removeprefix('gymnasium/')}  {shown}  seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(TrainSpec):
+    """A spec with nothing left to choose: what is run, and stored with a run."""
+
+    num_steps: int
+    window: int
+    num_windows: int
+    replay_size: int
+    fill: int
+    gamma: float
+    step_size: float
+    regularisation: float
+    epsilon: float
+    epsilon_steps: int
+    target_policy: str
+    double: bool
+    target_period: int
+    tick_steps: int
+
+
+# -- defaults ------------------------------------------------------------------------------------------------
+
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "num_steps": 200_000,
+        "window": 16,
+        "num_windows": 4,
+        "replay_size": 100_000,
+        "fill": 1_000,
+        "gamma": 0.99,
+        "step_size": 5e-4,
+        "regularisation": 1e-8,
+        "epsilon": 0.05,
+        "target_policy": "exploration",
+        "double": True,
+        "target_period": 250,
+    }
+)
+
+TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "minatar/": {
+            "num_steps": 2_000_000,
+            "fill": 5_000,
+            "epsilon": 0.1,
+            "epsilon_steps": 100_000,
+            "step_size": 5e-4,
+        },
+        "CartPole-v1": {"num_steps": 150_000, "step_size": 5e-4},
+        "pocket/cartpole": {"num_steps": 150_000, "step_size": 5e-4},
+        "LunarLander-v3": {"num_steps": 500_000, "step_size": 5e-4},
+    }
+)
+"""By the beginning of the environment's name, without `gymnasium/`."""
+
+PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "multi-step": {"step_size": 0.0000912, "regularisation": 0.0000368},
+        "dqn": {"step_size": 0.0000439, "regularisation": 0.001},
+    }
+)
+"""App. F, for RMSprop."""
+
+
+def resolved(spec: TrainSpec) -> Plan:
+    """The spec with every None that means "choose" chosen."""
+    env = full_name(spec.env)
+    chosen = dict(DEFAULTS)
+    for beginning, row in TUNED.items():
+        if env.removeprefix("gymnasium/").startswith(beginning):
+            chosen |= row
+    is_dqn = spec.trace == "dqn"
+    if spec.optimiser == "rmsprop":
+        chosen |= PAPER["dqn" if is_dqn else "multi-step"]
+    if is_dqn:
+        num_transitions = chosen["window"] * chosen["num_windows"]
+        chosen |= {"window": 1, "num_windows": num_transitions, "target_policy": "greedy", "double": False}
+        if spec.window not in (None, 1):
+            raise ValueError(f"`window` must be 1 for `trace='dqn'`; got {spec.window}.")
+    num_steps = spec.num_steps or chosen["num_steps"]
+    chosen["fill"] = min(chosen["fill"], num_steps // 2)
+    chosen.setdefault("epsilon_steps", max(1, num_steps // 10))
+    chosen["tick_steps"] = min(max(num_steps // 100, 1_000), 20_000)
+    given = {name: value for name, value in vars(spec).items() if value is not None}
+    values: dict[str, Any] = {**vars(spec), **chosen, **given, "env": env}
+    return Plan(**values)
+
+
+def full_name(env: str) -> str:
+    """An environment's name with its suite: what has none is one of Gymnasium's."""
+    if env in NAMES or env.startswith("gymnasium/"):
+        return env
+    if "/" not in env or ":" in env:
+        return f"gymnasium/{env}"
+    return env
+
+
+# -- as data -------------------------------------------------------------------------------------------------
+
+
+def to_json(spec: TrainSpec) -> dict[str, Any]:
+    return {**dataclasses.asdict(spec), "hidden_sizes": list(spec.hidden_sizes)}
+
+
+def from_json(data: Mapping[str, Any]) -> Plan:
+    names = {f.name for f in dataclasses.fields(TrainSpec)}
+    unknown = sorted(set(data) - names)
+    if unknown:
+        raise ValueError(f"a spec has no {', '.join(map(repr, unknown))}; it was written by another version.")
+    return Plan(**data)
+
+
+def differences(one: TrainSpec, other: TrainSpec) -> dict[str, tuple[Any, Any]]:
+    """Fields that differ, with both values."""
+    pairs = ((f.name, getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(TrainSpec))
+    return {name: (a, b) for name, a, b in pairs if a != b}
+
+
+# -- the door ------------------------------------------------------------------------------------------------
+
+WHOLE = {
+    "seed": 0,
+    "num_steps": 1,
+    "num_actors": 1,
+    "window": 1,
+    "num_windows": 1,
+    "steps_per_update": 1,
+    "replay_size": 1,
+    "fill": 1,
+    "epsilon_steps": 1,
+    "target_period": 1,
+    "tick_steps": 1,
+    "evaluation_ticks": 0,
+    "evaluation_episodes": 1,
+    "evaluation_steps": 1,
+}
+"""Whole numbers, and the least that each may be."""
+SHARES = ("lambda_", "gamma", "epsilon", "evaluation_epsilon")
+POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
+CHOICES = {
+    "trace": ALGORITHMS,
+    "exploration": EXPLORATIONS,
+    "optimiser": ("adam", "rmsprop"),
+    "target_policy": ("exploration", "greedy", "softmax"),
+    "network": ("auto", "mlp", "minatar", "dqn"),
+    "precision": ("float32", "bfloat16"),
+}
+
+
+def _check(spec: TrainSpec) -> None:
+    """Every field on its own; what must fit together is checked where it meets."""
+    if not isinstance(spec.env, str) or not spec.env:
+        raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
+    for name, value in vars(spec).items():
+        if value is None:
+            continue
+        rule = _broken(name, value)
+        if rule:
+            raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
+    if len(spec.hidden_sizes) < 1 or not all(_is_whole(size, 1) for size in spec.hidden_sizes):
+        raise ValueError(f"`hidden_sizes` must be whole numbers of at least 1; got {spec.hidden_sizes!r}.")
+    if spec.seed >= 2**31:
+        raise ValueError(f"`seed` must be under 2³¹; got {spec.seed}.")
+
+
+def _broken(name: str, value: Any) -> str:
+    """The rule that it breaks, if any."""
+    if name in CHOICES and value not in CHOICES[name]:
+        close = difflib.get_close_matches(str(value), CHOICES[name], n=1)
+        return f"one of {', '.join(CHOICES[name])}" + (f" (did you mean {close[0]}?)" if close else "")
+    if name in WHOLE and not _is_whole(value, WHOLE[name]):
+        return f"a whole number of at least {WHOLE[name]}"
+    if name in SHARES and not (_is_number(value) and 0 <= value <= 1):
+        return "in [0, 1]"
+    if name in POSITIVE and not (_is_number(value) and 0 < value < math.inf):
+        return "a finite number above 0"
+    return ""
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,0 +1,226 @@
+"""The training loop: a generator of ticks, and what consumes it: reports, evaluations, checkpoints.
+
+run/
+  spec.json          what it is
+  progress.jsonl     a report a tick
+  checkpoints/       the last ones, each with everything that an exact resume needs
+  events.out.…       for TensorBoard, if asked for
+  result.json        the evaluation at the end; once it is there, the run is done
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offtrace.agent.runs import Folder, Result
+from offtrace.agent.runtimes import Runtime, Synchronous
+from offtrace.agent.spec import Plan, TrainSpec, resolved
+from offtrace.agent.telemetry import Report, Watcher
+from offtrace.environments import make
+
+FINAL = 10**6
+"""The number of the evaluation at the end, which no tick has."""
+
+
+# -- the generator -------------------------------------------------------------------------------------------
+
+
+def num_ticks(runtime: Runtime) -> int:
+    """Tick 0, the untrained agent; tick 1, which fills the memory; then those that learn."""
+    spec, program = runtime.specs[0], runtime.program
+    left = spec.num_steps - program.fill * spec.num_actors
+    return 2 + max(0, math.ceil(left / (_iterations(runtime) * _steps(runtime))))
+
+
+def ticks(runtime: Runtime, state: Any = None, first: int = 0) -> Iterator[tuple[Any, list[Report]]]:
+    """(state, reports of the members) for every tick from `first` on; the state is used up by the next one."""
+    program, spec = runtime.program, runtime.specs[0]
+    last = num_ticks(runtime) - 1
+    for number in range(first, last + 1):
+        if number == 0:
+            state, tick = runtime.start(), None
+        elif number == 1:
+            state, tick = runtime.advance(state, math.ceil(program.fill / program.rounds), learns=False)
+        else:
+            state, tick = runtime.advance(state, _iterations(runtime), learns=True)
+        evaluations = None
+        if spec.evaluation_ticks and number % spec.evaluation_ticks == 0 and number < last:
+            returns, _ = runtime.evaluate(state, number, max(1, spec.evaluation_episodes // 5))
+            evaluations = returns.mean(-1)
+        yield state, _reports(runtime, state, number, tick, evaluations)
+
+
+def _steps(runtime: Runtime) -> int:
+    """Of one iteration."""
+    return runtime.program.rounds * runtime.program.num_actors
+
+
+def _iterations(runtime: Runtime) -> int:
+    """Of one tick."""
+    return max(1, round(runtime.specs[0].tick_steps / _steps(runtime)))
+
+
+def _reports(
+    runtime: Runtime, state: Any, number: int, tick: Any | None, evaluations: np.ndarray | None
+) -> list[Report]:
+    num_steps, num_updates = runtime.counts(state)
+    probe = runtime.probe(state, number) if number > 1 else None
+    found = []
+    for i, spec in enumerate(runtime.specs):
+        evaluation = None if evaluations is None else float(evaluations[i])
+        ended = 0 if tick is None else int(tick.num_episodes[i])
+        seen = {name: math.nan for name in ("q", "c", "cut", "effective_length", "off_policy")}
+        by_age, epsilon, step_size = (math.nan,) * 5, 1.0, spec.step_size
+        if probe is not None:
+            seen = {name: float(getattr(probe.metrics, name)[i]) for name in seen}
+            by_age = tuple(float(value) for value in probe.off_policy_by_age[i])
+            epsilon, step_size = float(probe.epsilon[i]), float(probe.step_size[i])
+        found.append(
+            Report(
+                tick=number,
+                num_steps=num_steps,
+                num_updates=num_updates,
+                num_episodes=ended,
+                episode_return=float(tick.total_return[i]) / ended if tick is not None and ended else math.nan,
+                episode_length=float(tick.total_length[i]) / ended if tick is not None and ended else math.nan,
+                epsilon=epsilon,
+                step_size=step_size,
+                loss=math.nan if tick is None else float(tick.loss[i]),
+                gradient=math.nan if tick is None else float(tick.gradient[i]),
+                off_policy_by_age=by_age,
+                evaluation=evaluation,
+                events=() if tick is None else _events(spec, runtime.max_return, tick, probe, i),
+                **seen,
+            )
+        )
+    return found
+
+
+def _events(spec: Plan, max_return: float | None, tick: Any, probe: Any, i: int) -> tuple[str, ...]:
+    """What should not be: updates that were refused, values that no return can have (fault matrix, rows 26, 27)."""
+    events = []
+    refused = int(tick.num_refused[i])
+    if refused:
+        events.append(f"{refused} updates were not applied: their loss or gradient was not finite")
+    if probe is not None:
+        largest, reward = float(probe.metrics.largest_q[i]), float(probe.largest_reward[i])
+        bound = reward / (1 - spec.gamma) if spec.gamma < 1 else math.inf
+        if max_return is not None and spec.reward_clamp is None:
+            bound = min(bound, abs(max_return)) if max_return > 0 else bound
+        if largest > 2 * max(bound, 1):  # a network overshoots; twice the bound is more than that
+            events.append(f"|Q| reached {largest:.4g}, beyond any possible return of {bound:.4g}")
+    return tuple(events)
+
+
+# -- a run ---------------------------------------------------------------------------------------------------
+
+
+def train(
+    spec: TrainSpec | Sequence[TrainSpec],
+    output: str | Path | None = None,
+    *,
+    resume: bool = False,
+    allow_changes: bool = False,
+    checkpoint_seconds: float = 30.0,
+    tensorboard: bool = False,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Trains the agent of a spec, and gives its `Result`; of several specs with the same shapes, together, a list.
+
+    With `output` the run is kept in that folder, and `resume=True` goes on with one that is there: to the last bit as
+    if it had never stopped. A spec that differs from the one in the folder is refused unless `allow_changes`. Between
+    checkpoints at least `checkpoint_seconds` pass. `stop` is asked after every tick; if it says True, the run is
+    saved, and its result is without returns.
+    """
+    several = not isinstance(spec, TrainSpec)
+    specs = tuple(resolved(one) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
+    if not specs:
+        raise ValueError("`spec` must be at least one; got none.")
+    watcher = watcher or Watcher()
+    if output is None:
+        if resume:
+            raise ValueError("`resume` must come with `output`, the folder of the run.")
+        results = _run(runtime_for(specs), None, watcher, stop, checkpoint_seconds)
+        return results if several else results[0]
+    with Folder(Path(output), specs, resume=resume, tensorboard=tensorboard, say=watcher.says) as folder:
+        results = folder.begin(allow_changes=allow_changes)
+        if results is None:
+            results = _run(runtime_for(specs), folder, watcher, stop, checkpoint_seconds)
+        else:
+            watcher.says(f"{output} is finished already.")
+    return results if several else results[0]
+
+
+def runtime_for(specs: Sequence[Plan]) -> Runtime:
+    """For resolved specs: the host's for Gymnasium, one compiled program for pure environments."""
+    env = make(specs[0].env, **specs[0].options)
+    if specs[0].env.startswith("gymnasium/"):
+        from offtrace.agent.host import Host
+
+        return Host(env, specs)
+    return Synchronous(env, specs)
+
+
+def _run(
+    runtime: Runtime,
+    folder: Folder | None,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+    checkpoint_seconds: float,
+) -> list[Result]:
+    last, path = num_ticks(runtime) - 1, None if folder is None else folder.path
+    history = [] if folder is None else folder.history
+    watcher.begins(runtime.specs[0], total_steps(runtime), [reports[0] for reports in history])
+    saved_at, state = time.monotonic(), None
+    try:
+        if folder is not None and folder.arrays is not None:
+            state, folder.arrays = runtime.restored(folder.arrays), None
+        for now, reports in ticks(runtime, state, first=len(history)):
+            state = now
+            refuse_diverged(runtime, reports)
+            history.append(reports)
+            stopping = stop() and reports[0].tick < last
+            if folder is not None:
+                folder.note(reports)
+                if stopping or reports[0].tick == last or time.monotonic() - saved_at > checkpoint_seconds:
+                    folder.save(runtime.arrays(state))
+                    saved_at = time.monotonic()
+            watcher.ticks(reports)
+            if stopping:
+                return [Result(spec, _of(history, i), (), 0, path) for i, spec in enumerate(runtime.specs)]
+        returns, ended = runtime.evaluate(state, FINAL, runtime.specs[0].evaluation_episodes)
+    finally:
+        runtime.close()
+    results = []
+    for i, spec in enumerate(runtime.specs):
+        values = tuple(float(value) for value in returns[i])
+        results.append(Result(spec, _of(history, i), values, int((~ended[i]).sum()), path))
+    if folder is not None:
+        folder.finish(results)
+    return results
+
+
+def refuse_diverged(runtime: Runtime, reports: Sequence[Report]) -> None:
+    """Fault matrix, row 26: one agent alone ends there; in a population it is an event of its member."""
+    if len(reports) > 1 or not any("were not applied" in event for event in reports[0].events):
+        return
+    now, spec = reports[0], runtime.specs[0]
+    raise FloatingPointError(
+        f"by step {now.num_steps:,} {now.events[0]}. The loss of the tick is {now.loss:.4g}, the norm of its "
+        f"gradient {now.gradient:.4g}, the mean of Q {now.q:.4g}. Lower `step_size`, {spec.step_size:g}, or set "
+        "`max_gradient`."
+    )
+
+
+def total_steps(runtime: Runtime) -> int:
+    fill = math.ceil(runtime.program.fill / runtime.program.rounds) * _steps(runtime)
+    return fill + (num_ticks(runtime) - 2) * _iterations(runtime) * _steps(runtime)
+
+
+def _of(history: Sequence[Sequence[Report]], member: int) -> tuple[Report, ...]:
+    return tuple(reports[member] for reports in history)

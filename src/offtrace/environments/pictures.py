@@ -1,0 +1,436 @@
+"""What a state of a pure environment looks like: a picture to put on film, and cells to put on a terminal.
+
+    picture(env, state)      # (H, W, 3) uint8
+    cells(env, state)        # (rows, columns, 3) uint8, one colour per cell; None for what is not a grid
+
+Flat colours on a dark ground, drawn at three times the size and averaged down: smooth edges, few colours, small
+files. Drawing needs Pillow (`pip install 'offtrace[video]'`); cells and the MinAtar games need only NumPy.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from offtrace.environments.interface import Environment, State
+
+Colour = tuple[int, int, int]
+Point = tuple[float, float]
+
+SCALE = 3
+"""Drawings are so many times larger before they are averaged down."""
+
+MARGIN, GAP = 6, 1
+"""In pixels: around a board, and around each of its cells."""
+
+NIGHT: Colour = (18, 21, 30)
+CELL: Colour = (29, 34, 47)
+LINE: Colour = (58, 66, 87)
+WHITE: Colour = (236, 240, 248)
+GREY: Colour = (139, 149, 171)
+BLUE: Colour = (86, 166, 255)
+YELLOW: Colour = (255, 209, 92)
+ORANGE: Colour = (255, 152, 82)
+RED: Colour = (242, 92, 102)
+PINK: Colour = (236, 128, 196)
+PURPLE: Colour = (166, 130, 255)
+GREEN: Colour = (98, 211, 139)
+TEAL: Colour = (70, 200, 208)
+BROWN: Colour = (176, 120, 72)
+
+CHANNELS: Mapping[str, tuple[tuple[str, Colour], ...]] = MappingProxyType(
+    {
+        "asterix": (("player", BLUE), ("enemy", RED), ("trail", (92, 74, 100)), ("gold", YELLOW)),
+        "breakout": (("paddle", BLUE), ("ball", WHITE), ("trail", (100, 108, 128)), ("brick", ORANGE)),
+        "freeway": (
+            ("chicken", YELLOW),
+            ("car", RED),
+            ("speed 1", (58, 72, 128)),
+            ("speed 2", (74, 84, 158)),
+            ("speed 3", (94, 96, 188)),
+            ("speed 4", (122, 110, 216)),
+            ("speed 5", (156, 128, 246)),
+        ),
+        "seaquest": (
+            ("submarine's bow", BLUE),
+            ("submarine's stern", (50, 104, 178)),
+            ("own bullet", WHITE),
+            ("trail", (72, 80, 100)),
+            ("enemy's bullet", PINK),
+            ("fish", ORANGE),
+            ("enemy's submarine", RED),
+            ("oxygen", TEAL),
+            ("rescued", GREEN),
+            ("diver", YELLOW),
+        ),
+        "space_invaders": (
+            ("cannon", BLUE),
+            ("alien", PURPLE),
+            ("alien, going left", GREEN),
+            ("alien, going right", TEAL),
+            ("own bullet", WHITE),
+            ("enemy's bullet", RED),
+        ),
+    }
+)
+"""Of each MinAtar game, what its channels are, in their order, and in which colour they are shown."""
+
+IN_FRONT: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "asterix": (2, 3, 1, 0),
+        "breakout": (2, 3, 0, 1),
+        "freeway": (2, 3, 4, 5, 6, 1, 0),
+        "seaquest": (3, 7, 8, 9, 5, 6, 1, 0, 4, 2),
+        "space_invaders": (1, 2, 3, 0, 5, 4),
+    }
+)
+"""Channels from the back to the front: a cell has the colour of the last one that is set."""
+
+ACTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "pocket/acrobot": "↻·↺",
+        "pocket/cartpole": "←→",
+        "pocket/catch": "←·→",
+        "pocket/cliff": "↑→↓←",
+        "pocket/mountain_car": "←·→",
+        "minatar/asterix": "·←↑→↓",
+        "minatar/breakout": "·←→",
+        "minatar/freeway": "·↑↓",
+        "minatar/seaquest": "·←↑→↓*",
+        "minatar/space_invaders": "·←→*",
+    }
+)
+"""One character per action, where actions mean the same in all states."""
+
+
+def picture(env: Environment, state: State) -> np.ndarray:
+    """(H, W, 3) uint8: one state, drawn.
+
+    >>> import jax
+    >>> from offtrace.environments import make
+    >>> env = make("pocket/catch")
+    >>> state, _ = env.reset(jax.random.key(0))
+    >>> picture(env, state).shape
+    (332, 332, 3)
+    """
+    return _entry(PICTURES, env)(env, state)
+
+
+def cells(env: Environment, state: State) -> np.ndarray | None:
+    """(rows, columns, 3) uint8: the colour of every cell; None if the environment is not made of cells."""
+    _entry(PICTURES, env)
+    return CELLS[env.name](env, state) if env.name in CELLS else None
+
+
+def _entry(table: Mapping[str, Callable], env: Any) -> Callable:
+    name = getattr(env, "name", "")
+    if name not in table:
+        got = f"{name} ({type(env).__name__})" if name else type(env).__name__
+        raise TypeError(f"`env` must be an environment that has a picture: {', '.join(table)}; got {got}.")
+    return table[name]
+
+
+# -- boards --------------------------------------------------------------------------------------------------
+
+
+def _minatar_cells(env: Any, state: State) -> np.ndarray:
+    planes = np.asarray(state.game.observation)
+    colours = np.full((*planes.shape[:2], 3), CELL, np.uint8)
+    for channel in IN_FRONT[env.game]:
+        colours[planes[..., channel]] = CHANNELS[env.game][channel][1]
+    return colours
+
+
+def _minatar(env: Any, state: State) -> np.ndarray:
+    return board(_minatar_cells(env, state))
+
+
+def board(colours: np.ndarray) -> np.ndarray:
+    """Cells as tiles with round corners and thin gaps; about 320 pixels at the longer side.
+
+    >>> board(np.zeros((10, 10, 3), np.uint8)).shape
+    (332, 332, 3)
+    """
+    rows, columns, _ = colours.shape
+    side = _side(rows, columns)
+    tile = _tile(side)[None, :, None, :, None]
+    mixed = colours[:, None, :, None, :] * tile + np.array(NIGHT) * (1 - tile)
+    inner = mixed.reshape(rows * side, columns * side, 3)
+    whole = np.full((rows * side + 2 * MARGIN, columns * side + 2 * MARGIN, 3), NIGHT, np.uint8)
+    whole[MARGIN:-MARGIN, MARGIN:-MARGIN] = np.rint(inner)
+    return whole
+
+
+@lru_cache(maxsize=8)
+def _tile(side: int) -> np.ndarray:
+    """(side, side) in [0, 1]: how much of each pixel a tile covers."""
+    fine = 4
+    radius = max(1.0, 0.14 * side)
+    at = abs((np.arange(side * fine) + 0.5) / fine - side / 2)
+    beyond = np.maximum(at - (side / 2 - GAP - radius), 0)
+    covered = np.hypot(beyond[:, None], beyond[None, :]) <= radius
+    return covered.reshape(side, fine, side, fine).mean((1, 3))
+
+
+def _side(rows: int, columns: int) -> int:
+    """Of a cell, in pixels."""
+    return max(4, min(32, 380 // max(rows, columns)))
+
+
+def _catch_colours(env: Any, state: State) -> tuple[Colour, Colour]:
+    """Of ball and paddle: green together, red apart once the ball has landed."""
+    if int(state.row) < env.rows - 1:
+        return YELLOW, BLUE
+    return (GREEN, GREEN) if int(state.column) == int(state.paddle) else (RED, BLUE)
+
+
+def _catch_cells(env: Any, state: State) -> np.ndarray:
+    ball, paddle = _catch_colours(env, state)
+    colours = np.full((env.rows, env.columns, 3), CELL, np.uint8)
+    colours[env.rows - 1, int(state.paddle)] = paddle
+    colours[int(state.row), int(state.column)] = ball
+    return colours
+
+
+def _catch(env: Any, state: State) -> np.ndarray:
+    ball, paddle = _catch_colours(env, state)
+    drawing = _on_board(np.full((env.rows, env.columns, 3), CELL, np.uint8))
+    left, top = _corner(env.rows, env.columns, env.rows - 1, int(state.paddle))
+    side = _side(env.rows, env.columns)
+    drawing.box((left + 0.06 * side, top + 0.62 * side), (left + 0.94 * side, top + 0.92 * side), paddle, 0.15 * side)
+    centre = _centre(env.rows, env.columns, int(state.row), int(state.column))
+    landed = int(state.row) == env.rows - 1  # and then lies on the paddle, or on the ground
+    drawing.disc((centre[0], centre[1] - (0.14 * side if landed else 0)), 0.28 * side, ball)
+    return drawing.finished()
+
+
+def _sea(env: Any) -> np.ndarray:
+    """Deeper is darker, the way to the treasure is lighter; one more row, of sand, is where every dive ends."""
+    depth = np.linspace(0, 1, env.size)[:, None, None]
+    water = np.array((34, 92, 138)) * (1 - depth) + np.array((20, 40, 78)) * depth
+    water = np.broadcast_to(water, (env.size, env.size, 3)).copy()
+    water[np.arange(env.size), np.arange(env.size)] += 22
+    sand = np.full((1, env.size, 3), (120, 102, 78))
+    return np.rint(np.concatenate([water, sand])).astype(np.uint8)
+
+
+def _deep_sea_cells(env: Any, state: State) -> np.ndarray:
+    colours = _sea(env)
+    colours[env.size - 1, env.size - 1] = YELLOW
+    colours[int(state.row), int(state.column)] = WHITE
+    return colours
+
+
+def _deep_sea(env: Any, state: State) -> np.ndarray:
+    shape = env.size + 1, env.size
+    drawing, side = _on_board(_sea(env)), _side(*shape)
+    x, y = _centre(*shape, int(state.row), int(state.column))
+    drawing.disc((x, y), 0.3 * side, WHITE)
+    drawing.box((x - 0.17 * side, y - 0.14 * side), (x + 0.17 * side, y + 0.1 * side), BLUE, 0.1 * side)
+    left, top = _corner(*shape, env.size - 1, env.size - 1)
+    for low, high, colour in (((0.18, 0.5), (0.82, 0.88), BROWN), ((0.18, 0.46), (0.82, 0.62), YELLOW)):
+        corners = [(left + x * side, top + y * side) for x, y in (low, high)]
+        drawing.box(corners[0], corners[1], colour, 0.06 * side)
+    drawing.box((left + 0.44 * side, top + 0.56 * side), (left + 0.56 * side, top + 0.72 * side), NIGHT, 0.03 * side)
+    return drawing.finished()
+
+
+def _cliff_ground(goal: Colour) -> np.ndarray:
+    colours = np.full((4, 12, 3), (52, 82, 66), np.uint8)
+    colours[3, 1:11] = (74, 28, 38)
+    colours[3, 0] = (76, 112, 92)
+    colours[3, 11] = goal
+    return colours
+
+
+def _cliff_cells(env: Any, state: State) -> np.ndarray:
+    colours = _cliff_ground(GREEN)
+    colours[int(state.row), int(state.column)] = YELLOW
+    return colours
+
+
+def _cliff(env: Any, state: State) -> np.ndarray:
+    drawing, side = _on_board(_cliff_ground((76, 112, 92))), _side(4, 12)
+    for column in range(1, 11):
+        left, top = _corner(4, 12, 3, column)
+        teeth = [(left + (0.12 + 0.19 * i) * side, top + (0.78 if i % 2 == 0 else 0.42) * side) for i in range(5)]
+        drawing.shape([*teeth, (teeth[-1][0], top + 0.86 * side), (teeth[0][0], top + 0.86 * side)], RED)
+    drawing.disc(_centre(4, 12, int(state.row), int(state.column)), 0.3 * side, YELLOW)
+    left, top = _corner(4, 12, 3, 11)
+    drawing.flag((left + 0.34 * side, top + 0.88 * side), 0.74 * side, GREEN)
+    return drawing.finished()
+
+
+# -- the classics --------------------------------------------------------------------------------------------
+
+
+def _cart_pole(env: Any, state: State) -> np.ndarray:
+    """The limits of the track are posts; the pole is drawn twice as long as it is, at its true angle."""
+    position, _, angle, _ = np.asarray(state.x, float).tolist()
+    width, height, unit, ground = 400, 240, 68.0, 184.0
+    drawing = Drawing(width, height)
+    drawing.box((0, ground), (width, height), CELL)
+    drawing.line([(0, ground), (width, ground)], LINE, 2)
+    for limit in (-2.4, 2.4):
+        x = width / 2 + unit * limit
+        drawing.line([(x, ground - 26), (x, ground)], RED, 3)
+    x, y = width / 2 + unit * position, ground - 12
+    for wheel in (-17, 17):
+        drawing.disc((x + wheel, ground - 7), 7, GREY)
+        drawing.disc((x + wheel, ground - 7), 2.5, NIGHT)
+    drawing.box((x - 31, y - 20), (x + 31, y + 2), BLUE, 6)
+    axle, length = (x, y - 18), 2 * unit
+    tip = (axle[0] + length * math.sin(angle), axle[1] - length * math.cos(angle))
+    drawing.rod(axle, tip, 9, ORANGE)
+    drawing.disc(axle, 4, WHITE)
+    return drawing.finished()
+
+
+def _mountain_car(env: Any, state: State) -> np.ndarray:
+    position = float(np.asarray(state.x)[0])
+    width, height, unit = 400, 280, 400 / 1.9
+
+    def at(x: float) -> Point:
+        return (x + 1.25) * unit, height - 36 - (0.45 * math.sin(3 * x) + 0.45) * unit
+
+    drawing = Drawing(width, height)
+    hills = [at(x) for x in np.linspace(-1.3, 0.7, 120).tolist()]
+    drawing.shape([*hills, (width, height), (0, height)], (44, 66, 60))
+    drawing.line(hills, (98, 150, 122), 3)
+    drawing.flag(at(0.5), 46, YELLOW)
+    foot = at(position)
+    slope = math.atan2(0.45 * 3 * math.cos(3 * position), 1)
+
+    def on_car(along: float, up: float) -> Point:
+        return (
+            foot[0] + along * math.cos(slope) - up * math.sin(slope),
+            foot[1] - along * math.sin(slope) - up * math.cos(slope),
+        )
+
+    body = ((-23, 8), (-23, 18), (-13, 20), (-7, 30), (9, 30), (15, 20), (23, 18), (23, 8))
+    window = ((-9, 20), (-5, 27), (7, 27), (11, 20))
+    drawing.shape([on_car(*point) for point in body], BLUE)
+    drawing.shape([on_car(*point) for point in window], NIGHT)
+    for wheel in (-13, 13):
+        drawing.disc(on_car(wheel, 7), 7, WHITE)
+        drawing.disc(on_car(wheel, 7), 3, NIGHT)
+    return drawing.finished()
+
+
+def _acrobot(env: Any, state: State) -> np.ndarray:
+    """Angles from hanging down, counter-clockwise; the tip is to rise above the dashed line."""
+    theta_1, theta_2 = np.asarray(state.x, float)[:2].tolist()
+    size, unit = 320, 72.0
+    pivot = (size / 2, size / 2)
+    drawing = Drawing(size, size)
+    level = pivot[1] - unit
+    for x in range(8, size - 8, 16):
+        drawing.line([(x, level), (x + 8, level)], GREEN, 2)
+    elbow = (pivot[0] + unit * math.sin(theta_1), pivot[1] + unit * math.cos(theta_1))
+    tip = (elbow[0] + unit * math.sin(theta_1 + theta_2), elbow[1] + unit * math.cos(theta_1 + theta_2))
+    drawing.disc(pivot, 13, LINE)
+    drawing.rod(pivot, elbow, 15, BLUE)
+    drawing.rod(elbow, tip, 15, TEAL)
+    for joint in (pivot, elbow):
+        drawing.disc(joint, 4.5, NIGHT)
+    drawing.disc(tip, 6, GREEN if tip[1] < level else YELLOW)
+    return drawing.finished()
+
+
+# -- the pencil ----------------------------------------------------------------------------------------------
+
+
+class Drawing:
+    """Pillow at `SCALE` times the size; coordinates are pixels of the finished picture, y downwards."""
+
+    def __init__(self, width: int, height: int, ground: np.ndarray | None = None) -> None:
+        try:
+            from PIL import Image, ImageDraw
+        except ImportError as missing:
+            raise ImportError(f"pictures need Pillow: pip install 'offtrace[video]' ({missing})") from missing
+        if ground is None:
+            self._image = Image.new("RGB", (width * SCALE, height * SCALE), NIGHT)
+        else:
+            self._image = Image.fromarray(ground.repeat(SCALE, 0).repeat(SCALE, 1))
+        self._draw = ImageDraw.Draw(self._image)
+
+    def shape(self, points: list[Point], colour: Colour) -> None:
+        self._draw.polygon(_large(points), fill=colour)
+
+    def line(self, points: list[Point], colour: Colour, width: float) -> None:
+        self._draw.line(_large(points), fill=colour, width=round(width * SCALE), joint="curve")
+
+    def box(self, low: Point, high: Point, colour: Colour, radius: float = 0) -> None:
+        # Pillow includes the last pixel; a box ends before it.
+        (left, top), (right, bottom) = _large([low, high])
+        self._draw.rounded_rectangle((left, top, right - 1, bottom - 1), radius * SCALE, fill=colour)
+
+    def disc(self, centre: Point, radius: float, colour: Colour) -> None:
+        (x, y), r = _large([centre])[0], radius * SCALE
+        self._draw.ellipse((x - r, y - r, x + r - 1, y + r - 1), fill=colour)
+
+    def rod(self, start: Point, end: Point, width: float, colour: Colour) -> None:
+        """A line with round ends."""
+        length = math.hypot(end[0] - start[0], end[1] - start[1])
+        across = ((end[1] - start[1]) / length * width / 2, (start[0] - end[0]) / length * width / 2)
+        sides = [(1, start), (1, end), (-1, end), (-1, start)]
+        self.shape([(x + sign * across[0], y + sign * across[1]) for sign, (x, y) in sides], colour)
+        for end_ in (start, end):
+            self.disc(end_, width / 2, colour)
+
+    def flag(self, foot: Point, height: float, colour: Colour) -> None:
+        x, y = foot
+        self.line([(x, y), (x, y - height)], WHITE, max(1.5, 0.05 * height))
+        self.shape([(x, y - height), (x + 0.55 * height, y - 0.78 * height), (x, y - 0.55 * height)], colour)
+
+    def finished(self) -> np.ndarray:
+        return np.asarray(self._image.reduce(SCALE))
+
+
+def _large(points: list[Point]) -> list[Point]:
+    return [(x * SCALE, y * SCALE) for x, y in points]
+
+
+def _on_board(colours: np.ndarray) -> Drawing:
+    ground = board(colours)
+    return Drawing(ground.shape[1], ground.shape[0], ground)
+
+
+def _corner(rows: int, columns: int, row: int, column: int) -> Point:
+    """The upper left one of a cell."""
+    side = _side(rows, columns)
+    return MARGIN + side * column, MARGIN + side * row
+
+
+def _centre(rows: int, columns: int, row: int, column: int) -> Point:
+    left, top = _corner(rows, columns, row, column)
+    return left + _side(rows, columns) / 2, top + _side(rows, columns) / 2
+
+
+_GAMES = tuple(f"minatar/{game}" for game in CHANNELS)
+
+PICTURES: Mapping[str, Callable[[Any, State], np.ndarray]] = MappingProxyType(
+    {
+        "pocket/acrobot": _acrobot,
+        "pocket/cartpole": _cart_pole,
+        "pocket/catch": _catch,
+        "pocket/cliff": _cliff,
+        "pocket/deep_sea": _deep_sea,
+        "pocket/mountain_car": _mountain_car,
+        **dict.fromkeys(_GAMES, _minatar),
+    }
+)
+"""How to draw an environment, by its name."""
+
+CELLS: Mapping[str, Callable[[Any, State], np.ndarray]] = MappingProxyType(
+    {
+        "pocket/catch": _catch_cells,
+        "pocket/cliff": _cliff_cells,
+        "pocket/deep_sea": _deep_sea_cells,
+        **dict.fromkeys(_GAMES, _minatar_cells),
+    }
+)
+"""How to colour the cells of an environment, by its name."""

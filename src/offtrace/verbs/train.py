@@ -1,0 +1,193 @@
+"""`offtrace train ENV` and `offtrace watch RUN`: the verbs."""
+
+import json as json_module
+import signal
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import tyro
+from rich.console import Console
+
+from offtrace.agent.spec import Plan, TrainSpec
+from offtrace.agent.telemetry import Report, Watcher
+from offtrace.verbs.display import Display, count
+
+RUNS = Path("runs")
+
+
+def train(
+    spec: Annotated[TrainSpec, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes],
+    output: Path | None = None,
+    resume: bool = False,
+    allow_changes: bool = False,
+    tensorboard: bool = False,
+    quiet: bool = False,
+    json: bool = False,
+) -> None:
+    """Trains one agent: Retrace by default, with settings that suit the environment.
+
+    Stop it with Ctrl-C at any time: it saves, and the same command with --resume goes on as if it had never stopped.
+
+    Example: offtrace train CartPole-v1
+
+    Example: offtrace train minatar/breakout --trace tree_backup --lambda 0.9 --seed 1
+
+    Args:
+        output: folder of the run; runs/<env>-<trace>-<seed> if not given.
+        resume: go on with the run that is there.
+        allow_changes: resume also if the settings or versions have changed since.
+        tensorboard: write TensorBoard events, too.
+        quiet: no progress, only warnings and the result.
+        json: print the result as JSON, for a program to read.
+    """
+    from offtrace.agent.spec import resolved
+    from offtrace.agent.training import train as run
+
+    console = Console(stderr=json)
+    folder = output or _free(resolved(spec), resume)
+    watcher = _Shown(console, folder, quiet=quiet)
+    with watcher, _signals() as stopping:
+        result = run(
+            spec,
+            folder,
+            resume=resume,
+            allow_changes=allow_changes,
+            tensorboard=tensorboard,
+            watcher=watcher,
+            stop=stopping,
+        )
+        watcher.finish(result)
+    if json:
+        rows = {"mean_return": result.mean_return, "returns": result.returns, "folder": str(folder)}
+        print(json_module.dumps(rows if result.finished else {"folder": str(folder)}, indent=2))
+    if not result.finished:
+        sys.exit(130)
+
+
+def watch(
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")],
+    output: Path | None = None,
+    episodes: int = 1,
+    steps: int = 1_000,
+    seed: int = 0,
+    epsilon: float = 0.0,
+    fps: float = 30.0,
+) -> None:
+    """A trained agent at play: in this terminal, or as a GIF or an MP4.
+
+    Example: offtrace watch runs/CartPole-v1-retrace-0 --output cartpole.gif
+
+    Args:
+        run: the folder of a run.
+        output: a file that ends in .gif or .mp4; without one it plays in the terminal.
+        episodes: how many.
+        steps: of an episode, at most.
+        seed: of the environment.
+        epsilon: share of actions that are drawn at random.
+        fps: pictures a second.
+    """
+    from offtrace.agent.policy import load_policy
+    from offtrace.verbs.watching import watch_policy
+
+    console = Console()
+    policy = load_policy(run, warn=lambda line: console.print(line, style="yellow", markup=False, soft_wrap=True))
+    watch_policy(
+        policy,
+        output=output,
+        terminal=output is None,
+        num_episodes=episodes,
+        max_steps=steps,
+        seed=seed,
+        epsilon=epsilon,
+        fps=fps,
+        console=console,
+    )
+
+
+def _free(spec: Plan, resume: bool) -> Path:
+    """A folder that is not taken; to resume, the newest that is."""
+    taken, free = None, RUNS / spec.name
+    number = 2
+    while (free / "spec.json").exists():
+        taken, free = free, RUNS / f"{spec.name}-{number}"
+        number += 1
+    if resume:
+        if taken is None:
+            raise ValueError(f"there is no run in {str(free)!r} to resume.")
+        return taken
+    return free
+
+
+class _Shown(Watcher):
+    """A run as a person watches it."""
+
+    def __init__(self, console: Console, folder: Path, *, quiet: bool) -> None:
+        self.console, self.folder, self.quiet = console, folder, quiet
+        self._display: Display | None = None
+        self._early: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._display is not None:
+            self._display.__exit__(*error)
+
+    def begins(self, spec: Plan, total_steps: int, reports: Sequence[Report]) -> None:
+        actors = f"{spec.num_actors} actors, windows of {spec.window}, memory of {count(spec.replay_size)}"
+        display = Display(self.console, spec.title, f"{actors}; kept in {self.folder}", total_steps, self.quiet)
+        self._display = display.__enter__()
+        for line in self._early:
+            display.say(line)
+        if reports:
+            display.recall(reports)
+            display.say(f"Resumed at step {reports[-1].num_steps:,}.")
+
+    def ticks(self, reports: Sequence[Report]) -> None:
+        if self._display is not None:
+            self._display.show(reports[0])
+
+    def says(self, line: str) -> None:
+        if self._display is None:
+            self._early.append(line)
+        else:
+            self._display.say(line)
+
+    def finish(self, result: Any) -> None:
+        lines = list(self._early) if self._display is None else []
+        if result.finished:
+            among = f"mean return {result.mean_return:.4g} over {len(result.returns)} episodes"
+            low, high = min(result.returns), max(result.returns)
+            lines.append(f"Evaluation: {among} (least {low:.4g}, most {high:.4g}).")
+            if result.num_unfinished:
+                lines.append(f"{result.num_unfinished} of them were cut off and count as they stood.")
+            lines.append(f"Watch it: offtrace watch {self.folder}")
+        else:
+            lines.append(f"Stopped and saved. Go on with: offtrace train … --output {self.folder} --resume")
+        if self._display is None:
+            for line in lines:
+                self.console.print(line, markup=False, soft_wrap=True)
+        else:
+            self._display.finish(lines)
+
+
+@contextmanager
+def _signals() -> Generator[Callable[[], bool], None, None]:
+    """Ctrl-C and SIGTERM ask for a stop after the tick; a second one ends the program at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        if asked:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
