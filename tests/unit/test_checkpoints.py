@@ -788,10 +788,14 @@ def test_one_lock_in_one_process(tmp_path: Path) -> None:
 
 HOLD = """
 with Lock(folder):
-    if sys.argv[2] == "fork" and not os.fork():
-        os.close(1)
-        time.sleep(30)
-        os._exit(0)
+    if sys.argv[2] == "fork":
+        told, tell = os.pipe()
+        if not os.fork():
+            os.write(tell, b"here")
+            os.close(1)
+            time.sleep(30)
+            os._exit(0)
+        os.read(told, 4)
     print("held", flush=True)
     time.sleep(30)
 """

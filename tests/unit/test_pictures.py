@@ -257,6 +257,29 @@ def test_of_several_channels_the_front_one_is_seen(game: str) -> None:
         assert tuple(colours[row, column]) == (front[-1] if front else CELL)
 
 
+@pytest.mark.parametrize(
+    ("game", "front"),
+    [
+        ("asterix", "player"),
+        ("breakout", "ball"),
+        ("freeway", "chicken"),
+        ("seaquest", "own bullet"),
+        ("space_invaders", "own bullet"),
+    ],
+)
+def test_what_matters_is_never_hidden(game: str, front: str) -> None:
+    names, colours = zip(*CHANNELS[game], strict=True)
+    everything = np.ones((10, 10, len(names)), bool)
+    shown = cells(*played(game, everything))
+    assert shown is not None
+    assert (shown == colours[names.index(front)]).all()
+    for trail in {"trail", "speed 1", "speed 5"} & {*names}:
+        for other, colour in enumerate(colours):
+            pair = np.zeros_like(everything)
+            pair[..., [names.index(trail), other]] = True
+            assert names[other].startswith("speed") or (cells(*played(game, pair)) == colour).all()
+
+
 def test_the_channels_are_what_pgx_says_they_are() -> None:
     env = made("minatar/breakout")
     state, observation = env.reset(jax.random.key(0))

@@ -76,7 +76,7 @@ def watch_policy(
         if terminal:
             with closing(play(policy, **arguments)) as frames:
                 actions = ACTIONS.get(policy.env, "")
-                noted = returns
+                noted = returns if output is None else []
                 show(_followed(frames, noted), console, fps, title=policy.env, actions=actions)
     except ImportError as error:
         raise ValueError(f"`policy` cannot be watched: {error}") from error
