@@ -157,16 +157,15 @@ def test_it_learns_to_catch() -> None:
     chosen = settings(lambda_=1.0, step_size=1e-3)
     member, _ = fill(start(chosen, key(0)), chosen)
     member, _ = run(member, chosen)
-    params = jax.tree.map(lambda leaf: leaf[0], member.learner.params)
-    returns, ended = synchronous.evaluate(prog, params, jax.random.key(9), num_episodes=100, max_steps=12)
+    returns, ended = synchronous.evaluate(prog, member.learner.params, key(9), num_episodes=100, max_steps=12)
     assert float(returns.mean()) > 0.8
     assert bool(ended.all())
 
 
 def test_an_evaluation_that_is_cut_short_says_so() -> None:
     prog, start, _ = compiled(SPEC, SPEC.fill, False)
-    params = jax.tree.map(lambda leaf: leaf[0], start(settings(), key(0)).learner.params)
-    _, ended = synchronous.evaluate(prog, params, jax.random.key(9), num_episodes=10, max_steps=5)
+    params = start(settings(), key(0)).learner.params
+    _, ended = synchronous.evaluate(prog, params, key(9), num_episodes=10, max_steps=5)
     assert not bool(ended.any())
 
 

@@ -109,14 +109,15 @@ class Synchronous:
     @functools.lru_cache  # noqa: B019
     def _evaluation(self, num_episodes: int) -> Any:
         spec = self.specs[0]
-        one = functools.partial(
-            synchronous.evaluate,
-            self._prog,
-            num_episodes=num_episodes,
-            max_steps=spec.evaluation_steps,
-            epsilon=spec.evaluation_epsilon,
+        return jax.jit(
+            functools.partial(
+                synchronous.evaluate,
+                self._prog,
+                num_episodes=num_episodes,
+                max_steps=spec.evaluation_steps,
+                epsilon=spec.evaluation_epsilon,
+            )
         )
-        return jax.jit(lambda params, keys: jax.lax.map(lambda given: one(*given), (params, keys)))
 
     def counts(self, state: Member) -> tuple[int, int]:
         return int(state.num_steps), int(state.learner.num_updates)

@@ -178,10 +178,16 @@ def probe(prog: Program, members: Member, settings: Settings, key: jax.Array) ->
 
 
 def evaluate(
-    prog: Program, params: Any, key: jax.Array, *, num_episodes: int, max_steps: int, epsilon: float = 0.0
+    prog: Program, params: Any, keys: jax.Array, *, num_episodes: int, max_steps: int, epsilon: float = 0.0
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns of `num_episodes` episodes of one member, and which of them ended within `max_steps`."""
-    env = prog.env
+    """Returns of `num_episodes` episodes of every member, and which ended within `max_steps`: (members, …)."""
+    return _over(functools.partial(_evaluate, prog, num_episodes, max_steps, epsilon))((params, keys))
+
+
+def _evaluate(
+    prog: Program, num_episodes: int, max_steps: int, epsilon: float, given: tuple[Any, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    env, (params, key) = prog.env, given
     key, for_actors = jax.random.split(key)
     actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, num_episodes))
 
@@ -329,19 +335,23 @@ def _network(env: Environment, spec: ProgramSpec, key: jax.Array) -> Any:
 
 
 def _mapped(function: Callable[..., Any], members: Member, settings: Settings) -> Any:
-    """`function` of every member: all at once on an accelerator, one after the other on a CPU, where batched
-    products are slower than single ones, and where a member then equals the same member alone to the last bit.
-
-    The clocks go in as they are, without an axis, which keeps writing to the memory a plain copy.
+    """`function` of every member. The clocks go in as they are, without an axis, which keeps writing to the memory a
+    plain copy.
     """
     shared, own = eqx.partition(members, clocks(members))
 
     def one(given: tuple[Member, Settings]) -> Any:
         return function(eqx.combine(given[0], shared), given[1])
 
-    if jax.default_backend() == "cpu":
-        return jax.lax.map(one, (own, settings))
-    return jax.vmap(one)((own, settings))
+    return _over(one)((own, settings))
+
+
+def _over(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`function` of every member: all at once on an accelerator, one after the other on a CPU, where batched
+    products are slower than single ones, and where a member then equals the same member alone to the last bit.
+    """
+    in_turn = jax.default_backend() == "cpu"
+    return functools.partial(jax.lax.map, function) if in_turn else jax.vmap(function)
 
 
 def clocks(members: Member) -> Any:
