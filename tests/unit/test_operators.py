@@ -11,7 +11,7 @@ import offtrace as ot
 from offtrace import mdp as mdps
 from offtrace import operators, policies
 from offtrace.mdp import FiniteMDP
-from offtrace.operators import general, products, solvers, spectrum
+from offtrace.operators import banded, general, products, solvers, spectrum
 
 MARKOV = [name for name, cls in ot.TRACES.items() if cls.markov]
 
@@ -187,15 +187,68 @@ def test_large_solvers_agree_with_dense_ones(name: str, monkeypatch: pytest.Monk
 
 
 def test_the_method_follows_the_spectrum(large: None) -> None:
-    """Sweeps where bounds close in quickly, BiCGSTAB where successors are local, SuperLU where they are very near."""
+    """Sweeps where bounds close in quickly, BiCGSTAB where successors are local, elimination where they are very
+    near, by SuperLU if a few lead farther."""
     mixing, local, near = (mdps.garnet(3000, 4, 5, gamma=0.99, rng=0, local=within) for within in (None, 60, 3))
+    successor = near.successor.copy()
+    successor[7] = 1500
+    strays = FiniteMDP(
+        p=scipy.sparse.csr_array((near.probability, successor, near.first), shape=(12_000, 3000)),
+        r=near.r,
+        gamma=0.99,
+    )
     pi = np.full(mixing.shape, 0.25)
-    found = [operators.evaluate(mdp, pi) for mdp in (mixing, local, near)]
-    assert [solution.method for solution in found] == ["sweeps", "bicgstab", "superlu"]
+    found = [operators.evaluate(mdp, pi) for mdp in (mixing, local, near, strays)]
+    assert [solution.method for solution in found] == ["sweeps", "bicgstab", "banded", "superlu"]
     assert found[0].num_sweeps < 40
     assert all(solution.error_bound <= 1e-8 for solution in found)
     assert operators.optimise(mixing).method == "sweeps"
     assert operators.optimise(local).method == "policy iteration"
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize(("below", "above"), [(0, 1), (1, 0), (1, 1), (3, 3), (2, 7), (7, 2), (32, 32)])
+@pytest.mark.parametrize("num_states", [128, 129, 700])
+def test_elimination_along_a_band(num_states: int, below: int, above: int, around: bool) -> None:
+    """Against a dense solve, with ends, and weights that are no policy."""
+    rng = np.random.default_rng(below + 10 * above + num_states)
+    num_pairs = 2 * num_states
+    apart = rng.integers(-below, above + 1, size=(num_pairs, 3))
+    apart[0], apart[-1] = -below, above  # as far around the end as it goes
+    y = np.arange(num_pairs)[:, None] // 2 + apart
+    y = y % num_states if around else y.clip(0, num_states - 1)
+    p = np.zeros((num_pairs, num_states))
+    np.add.at(p, (np.arange(num_pairs)[:, None], y), rng.dirichlet(np.ones(3), size=num_pairs))
+    ends = np.where(rng.random(p.shape) < 0.1, rng.random(p.shape), 0)
+    mdp = FiniteMDP(
+        p=scipy.sparse.csr_array(p),
+        r=np.zeros((num_states, 2)),
+        gamma=0.99,
+        terminates=scipy.sparse.csr_array(np.where(p > 0, ends, 0)),
+    )
+    band = banded.shape(mdp)
+    assert band is not None
+    assert (band.below, band.above) == (below, above)
+    assert (band.border > 0) == around
+    w, b = rng.random(mdp.shape) / 2, rng.normal(size=num_states)
+    dense = np.eye(num_states) - 0.99 * products.state_matrix(mdp, w)
+    assert banded.solve(mdp, w, b, band) == pytest.approx(np.linalg.solve(dense, b), abs=1e-10)
+
+
+def test_a_band_that_is_too_wide_or_an_mdp_that_is_too_small_has_none() -> None:
+    assert banded.shape(mdps.garnet(1000, 2, 5, gamma=0.9, rng=0, local=40)) is None
+    assert banded.shape(mdps.garnet(100, 2, 5, gamma=0.9, rng=0, local=3)) is None
+
+
+def test_what_goes_around_the_end_of_many_states_fades_out() -> None:
+    """Entries of the border fall below the least number long before the end: no slow arithmetic, the same answer."""
+    mdp = mdps.garnet(20_000, 2, 3, gamma=0.5, rng=0, local=2)
+    pi = np.full(mdp.shape, 0.5)
+    band = banded.shape(mdp)
+    assert band is not None
+    v = banded.solve(mdp, pi, products.expected(pi, mdp.r), band)
+    q = products.backup(mdp, v, r=mdp.r)
+    assert products.expected(pi, q) == pytest.approx(v, abs=1e-13)
 
 
 def test_the_error_bound_is_one(large: None) -> None:

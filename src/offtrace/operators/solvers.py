@@ -4,7 +4,8 @@ A small MDP is solved densely. A large one is swept: each sweep bounds what is s
 least and the greatest change (MacQueen 1966), so that a fast-mixing MDP takes a dozen sweeps whatever γ is. Where
 the bounds close in slowly, successors are local and Krylov's way is shorter: BiCGSTAB (van der Vorst 1992) goes on
 from where the sweeps got to, and optimal values come from policy iteration around it. Where successors are close in
-the order of the states, elimination fills in little, and SuperLU is quicker still.
+the order of the states, elimination fills in little: along a band it takes about as long as a sweep, and where some
+lead farther, SuperLU does it.
 """
 
 import math
@@ -46,7 +47,7 @@ class Solution(NamedTuple):
     num_sweeps: int
     """Passes over the transitions."""
     method: str
-    """`dense`, `sweeps`, `bicgstab`, `superlu` or `policy iteration`."""
+    """`dense`, `banded`, `sweeps`, `bicgstab`, `superlu` or `policy iteration`."""
 
 
 def solve(
@@ -56,6 +57,9 @@ def solve(
     if products.is_small(mdp):
         return _dense(np.eye(mdp.num_states) - mdp.gamma * products.state_matrix(mdp, w), b), 1, "dense"
     if products.is_banded(mdp) and mdp.gamma > 0.5:
+        band = _band(mdp)
+        if band is not None:
+            return _banded(mdp, w, b, band), 1, "banded"
         chain = products.merged(mdp, w)
         if chain is not None:
             return _eliminated(mdp, chain, b), 1, "superlu"
@@ -118,6 +122,18 @@ def _policy_iteration_dense(mdp: FiniteMDP) -> tuple[np.ndarray, int, str]:
 
 
 # -- large ---------------------------------------------------------------------------------------------------
+
+
+def _band(mdp: FiniteMDP) -> Any:
+    from offtrace.operators import banded
+
+    return banded.shape(mdp) if products.is_banded(mdp) else None
+
+
+def _banded(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, band: Any) -> np.ndarray:
+    from offtrace.operators import banded
+
+    return banded.solve(mdp, w, b, band)
 
 
 def _eliminated(mdp: FiniteMDP, chain: products.Lists, b: np.ndarray) -> np.ndarray:
@@ -246,12 +262,15 @@ def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> 
     least_mass, most_mass = products.masses(mdp)
     policy, new = np.zeros(mdp.shape), np.empty_like(v)
     goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
-    rough = math.inf
+    rough, band = math.inf, _band(mdp)
     for _ in range(MAX_POLICIES):
         changed = any(products.over_states(mdp, compiled.choose, *arguments, v, policy))
         if changed or rough > goal:
-            v_policy = products.expected(policy, mdp.r)
-            count += 2 * _bicgstab(mdp, policy, v_policy, v, max(goal, rough))[0]
+            earned = products.expected(policy, mdp.r)
+            if band is None:
+                count += 2 * _bicgstab(mdp, policy, earned, v, max(goal, rough))[0]
+            else:
+                v, count = _banded(mdp, policy, earned, band), count + 1
         changes = products.over_states(mdp, compiled.best_sweep, *arguments, v, new)
         low, high = _bounds(changes, least_mass, most_mass)
         v, new = new, v
