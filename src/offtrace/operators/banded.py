@@ -48,13 +48,13 @@ def shape(mdp: FiniteMDP) -> Shape | None:
 def solve(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, band: Shape) -> np.ndarray:
     """v, for weights w (X, A) ≥ 0 with γ M_w of spectral radius below 1."""
     num_inside, border = mdp.num_states - band.border, band.border
-    # of each row: 1/pivot, what is right of it, the border's columns, the right-hand side
-    upper = np.empty((num_inside, 1 + band.above + border + 1))
-    corner, rest = np.zeros((border, border)), np.zeros(border)
-    _eliminate(*lists(mdp), w, mdp.gamma, b, band.below, band.above, border, upper, corner, rest)
-    v = np.empty(mdp.num_states)
-    v[num_inside:] = np.linalg.solve(corner, rest) if border else rest
-    _substitute(upper, band.above, border, v)
+    upper = np.empty((num_inside, 1 + band.above))  # of each row: 1/pivot, and what is right of it
+    aside = np.zeros((num_inside, border))  # the border's columns; nonzero at both ends, and takes memory only there
+    corner, v = np.zeros((border, border)), b.copy()
+    fades, returns = _eliminate(*lists(mdp), w, mdp.gamma, band.below, upper, aside, corner, v)
+    if border:
+        v[num_inside:] = np.linalg.solve(corner, v[num_inside:])
+    _substitute(upper, aside, fades, returns, v)
     return v
 
 
@@ -73,11 +73,11 @@ def _reach(start, stop, num_states, num_actions, first, successor):
 
 
 @compiled
-def _row(x, first, p, successor, w, gamma, below, num_inside, row, aside):
-    """Row x of I − γ M_w: `row` from column x − below on, `aside` the border's columns."""
+def _row(x, first, p, successor, w, gamma, below, num_inside, row, side):
+    """Row x of I − γ M_w: `row` from column x − below on, `side` the border's columns."""
     num_actions = w.shape[1]
     row[:] = 0.0
-    aside[:] = 0.0
+    side[:] = 0.0
     for a in range(num_actions):
         weight = gamma * w[x, a]
         if weight != 0:
@@ -85,18 +85,19 @@ def _row(x, first, p, successor, w, gamma, below, num_inside, row, aside):
             for k in range(np.uint64(first[line]), np.uint64(first[line + 1])):
                 y = np.int64(successor[k])
                 if y >= num_inside:
-                    aside[y - num_inside] -= weight * p[k]
+                    side[y - num_inside] -= weight * p[k]
                 else:
                     row[y - x + below] -= weight * p[k]
     row[below] += 1.0
 
 
 @compiled
-def _eliminate(first, p, successor, w, gamma, b, below, above, border, upper, corner, rest):
-    num_states, num_actions = w.shape
-    num_inside = num_states - border
-    last = 1 + above + border  # where the right-hand side is
-    row, aside = np.empty(below + 1 + above), np.empty(border)
+def _eliminate(first, p, successor, w, gamma, below, upper, aside, corner, v):
+    """v holds the right-hand side. Returns the rows between which the border's columns are zero."""
+    num_actions = w.shape[1]
+    num_inside, border = aside.shape
+    above = upper.shape[1] - 1
+    row, side = np.empty(below + 1 + above), np.empty(border)
     # The border's rows: their entries in columns i … i + above, which move along, and in the border's own columns.
     ahead = np.zeros((border, 1 + above))
     early, late = np.zeros((border, border + 1)), np.zeros((border, below + border + 1))
@@ -115,31 +116,38 @@ def _eliminate(first, p, successor, w, gamma, b, below, above, border, upper, co
                 else:
                     late[j, y - late_from] -= weight * p[k]
         corner[j, j] += 1.0
-        rest[j] = b[x]
-        for c in range(1 + above):
-            ahead[j, c] = early[j, c] if c <= border else 0.0
+        for c in range(min(above, border) + 1):
+            ahead[j, c] = early[j, c]
     busy = True
+    fades, returns, zeros = 0, num_inside, 0
     for i in range(num_inside):
-        _row(i, first, p, successor, w, gamma, below, num_inside, row, aside)
-        value = b[i]
+        _row(i, first, p, successor, w, gamma, below, num_inside, row, side)
+        value = v[i]
         for c in range(max(0, below - i), below):
-            factor = row[c] * upper[i - below + c, 0]
+            k = i - below + c
+            factor = row[c] * upper[k, 0]
             if factor != 0:
                 for d in range(above):
-                    row[c + 1 + d] -= factor * upper[i - below + c, 1 + d]
-                for j in range(border):
-                    aside[j] -= factor * upper[i - below + c, 1 + above + j]
-                value -= factor * upper[i - below + c, last]
+                    row[c + 1 + d] -= factor * upper[k, 1 + d]
+                value -= factor * v[k]
+                if zeros < below:
+                    for j in range(border):
+                        side[j] -= factor * aside[k, j]
         upper[i, 0] = 1.0 / row[below]
         for d in range(above):
             upper[i, 1 + d] = row[below + 1 + d]
+        v[i] = value
+        zeros += 1
         for j in range(border):
-            upper[i, 1 + above + j] = aside[j] if abs(aside[j]) > TINY else 0.0
-        upper[i, last] = value
-        if border == 0:
-            continue
-        # The border's rows, past column i.
-        busy = busy or i + above + 1 >= late_from or i <= border
+            if abs(side[j]) > TINY:
+                aside[i, j] = side[j]
+                zeros = 0
+        if zeros == 0 and i < num_inside // 2:
+            fades = i + 1
+        elif zeros == 0 and returns == num_inside:
+            returns = i
+        # The border's rows, past column i; between the ends there is nothing to do.
+        busy = border > 0 and (busy or i + above + 1 >= late_from or i <= border)
         if not busy:
             continue
         busy = False
@@ -148,26 +156,27 @@ def _eliminate(first, p, successor, w, gamma, b, below, above, border, upper, co
             factor = ahead[j, 0] * upper[i, 0]
             for d in range(above):
                 ahead[j, d] = ahead[j, d + 1] - factor * upper[i, 1 + d]
-                if abs(ahead[j, d]) > TINY:
-                    busy = True
+                busy = busy or abs(ahead[j, d]) > TINY
             for c in range(border):
-                corner[j, c] -= factor * upper[i, 1 + above + c]
-            rest[j] -= factor * value
+                corner[j, c] -= factor * aside[i, c]
+            v[num_inside + j] -= factor * value
             ahead[j, above] = 0.0
             if column <= border:
                 ahead[j, above] = early[j, column]
             elif late_from <= column < num_inside:
                 ahead[j, above] = late[j, column - late_from]
+    return fades, returns
 
 
 @compiled
-def _substitute(upper, above, border, v):
-    num_inside = upper.shape[0]
-    last = 1 + above + border
+def _substitute(upper, aside, fades, returns, v):
+    num_inside, border = aside.shape
+    above = upper.shape[1] - 1
     for i in range(num_inside - 1, -1, -1):
-        value = upper[i, last]
+        value = v[i]
         for d in range(min(above, num_inside - 1 - i)):
             value -= upper[i, 1 + d] * v[i + 1 + d]
-        for j in range(border):
-            value -= upper[i, 1 + above + j] * v[num_inside + j]
+        if i < fades or i >= returns:
+            for j in range(border):
+                value -= aside[i, j] * v[num_inside + j]
         v[i] = value * upper[i, 0]

@@ -101,7 +101,7 @@ def over_states(mdp: FiniteMDP, kernel: Callable[..., Any], *arguments: Any) -> 
 
 def is_banded(mdp: FiniteMDP) -> bool:
     """Whether successors are close in the order of the states, or around its end; by a sample of transitions."""
-    which = np.linspace(0, len(mdp.successor) - 1, 4096).astype(np.int64)
+    which = np.linspace(0, len(mdp.successor) - 1, 4096).astype(mdp.first.dtype)  # or `first` would be copied
     row = np.searchsorted(mdp.first, which, side="right") - 1
     apart = abs(mdp.successor[which].astype(np.int64) - row // mdp.num_actions)
     near = np.minimum(apart, mdp.num_states - apart) <= BAND
