@@ -1,9 +1,11 @@
 """The command line: parse, call, print. One verb per thing a person wants to do.
 
-Exit codes: 0 done, 2 your input is wrong, 3 something broke while running, 130 interrupted.
+Exit codes: 0 done, 2 your input is wrong, 3 something broke while running, 130 interrupted. An error is one line;
+with OFFTRACE_TRACEBACK=1 it is the whole traceback, as it always is for what nobody foresaw.
 """
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -94,13 +96,24 @@ def main(arguments: list[str] | None = None) -> None:
         print("offtrace: interrupted", file=sys.stderr)
         sys.exit(130)
     except (ValueError, FileExistsError, NotADirectoryError, PermissionError) as error:
-        print(f"offtrace: {error}", file=sys.stderr)
+        _complain(error)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        foreseen = isinstance(error, FloatingPointError | MemoryError | OSError) or type(error) is RuntimeError
+        _complain(error, in_full=not foreseen)
         sys.exit(3)
+
+
+def _complain(error: Exception, *, in_full: bool = False) -> None:
+    """On one line, whatever its text holds: environments and files of others have written parts of it."""
+    if in_full or os.environ.get("OFFTRACE_TRACEBACK"):
+        traceback.print_exception(error)
+        return
+    text = " ".join(str(error).split()) or type(error).__name__
+    shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    print(f"offtrace: {shown}", file=sys.stderr)
 
 
 def _print_json(value: object) -> None:

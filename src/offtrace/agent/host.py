@@ -51,6 +51,12 @@ class Host:
         self._make = make
         self._open: list[Any] = []
         self._rows = self._made(self.spec.num_actors, self.spec.seed)
+        if self._rows.num_actions > 256:
+            self.close()
+            raise ValueError(
+                f"`env` must have at most 256 actions, as the memory keeps a byte of each; {self.spec.env} has "
+                f"{self._rows.num_actions}."
+            )
         self._prog = synchronous.program(self._rows, self.program)
         self._settings = jax.tree.map(lambda leaf: leaf[0], settings(specs))
         self._key = jax.random.key(self.spec.seed)

@@ -63,6 +63,7 @@ class Folder:
         self.arrays: dict[str, np.ndarray] | None = None
         """Of the checkpoint that is resumed."""
         self._resume, self._tensorboard, self._say = resume, tensorboard, say
+        self._changed = False
         self._events: list[telemetry.Events] = []
         self._clock = (time.monotonic(), 0)
         there = (path / "spec.json").exists()
@@ -89,8 +90,7 @@ class Folder:
     def begin(self, *, allow_changes: bool = False) -> list[Result] | None:
         """Reads what is there; the results, if the run is done."""
         if self._resume:
-            self._check(allow_changes)
-            results = self._load()
+            results = self._load(self._check(allow_changes))
             if results is not None:
                 return results
         else:
@@ -118,6 +118,9 @@ class Folder:
         """A checkpoint of the last tick that was noted."""
         rows = [[telemetry.to_row(report) for report in reports] for reports in self.history]
         record = {"reports": rows, "specs": [to_json(spec) for spec in self.specs]}
+        if self._changed:  # now that the checkpoint has been found to fit
+            _write_json(self.path / "spec.json", self._record())
+            self._changed = False
         checkpoints.save(self.path, arrays, record, number=len(self.history) - 1)
 
     def finish(self, results: Sequence[Result]) -> None:
@@ -136,8 +139,8 @@ class Folder:
         made_with = {"offtrace": version("offtrace"), "jax": jax.__version__, "device": jax.devices()[0].platform}
         return {"made_with": made_with, "specs": [to_json(spec) for spec in self.specs]}
 
-    def _check(self, allow_changes: bool) -> None:
-        """Fault matrix, row 34."""
+    def _check(self, allow_changes: bool) -> list[Plan]:
+        """The specs that are there (fault matrix, row 34)."""
         specs, made_with = read_specs(self.path)
         if len(specs) != len(self.specs):
             raise ValueError(f"`spec` must be {len(specs)}, as in {self.path}; got {len(self.specs)}.")
@@ -152,8 +155,12 @@ class Folder:
                 f"`output` {str(self.path)!r} was begun otherwise: {'; '.join(dict.fromkeys(changes))}. Resume it as "
                 "it was, or allow changes."
             )
+        if changes:
+            self._say(f"It goes on otherwise than it was begun: {'; '.join(dict.fromkeys(changes))}.")
+        self._changed = bool(changes)
+        return specs
 
-    def _load(self) -> list[Result] | None:
+    def _load(self, specs: Sequence[Plan]) -> list[Result] | None:
         try:
             found = checkpoints.load(self.path, warn=self._say)
         except FileNotFoundError:
@@ -165,17 +172,15 @@ class Folder:
         path = self.path / "result.json"
         if not path.exists():
             return None
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return [
-            Result(
-                spec,
-                tuple(reports[i] for reports in self.history),
-                tuple(one["returns"]),
-                one["num_unfinished"],
-                self.path,
-            )
-            for i, (spec, one) in enumerate(zip(self.specs, stored, strict=True))
-        ]
+        results = []
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            for i, (spec, one) in enumerate(zip(specs, stored, strict=True)):
+                reports, returns = tuple(tick[i] for tick in self.history), tuple(map(float, one["returns"]))
+                results.append(Result(spec, reports, returns, int(one["num_unfinished"]), self.path))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{str(path)!r} is no result of this version: {_missing(error)}") from error
+        return results
 
 
 def read_specs(path: Path) -> tuple[list[Plan], dict[str, Any]]:
@@ -186,8 +191,12 @@ def read_specs(path: Path) -> tuple[list[Plan], dict[str, Any]]:
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
         return [from_json(one) for one in there["specs"]], dict(there["made_with"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is no spec of this version: {error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{str(file)!r} is no spec of this version: {_missing(error)}") from error
+
+
+def _missing(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -156,14 +156,21 @@ def refuse_shapes(specs: Sequence[Plan]) -> None:
 
 def program_spec(spec: Plan) -> ProgramSpec:
     """Of a resolved spec: counts are of each actor there."""
-    per_actor = -(-spec.fill // spec.num_actors)
+    fill = max(-(-spec.fill // spec.num_actors), spec.window + 1)
+    need = "that come before the first update: `fill`, and for each of `num_actors` at least `window` + 1"
+    if spec.replay_size // spec.num_actors < fill:
+        raise ValueError(f"`replay_size` must hold the {fill * spec.num_actors:,} {need}; got {spec.replay_size}.")
+    if spec.num_steps <= fill * spec.num_actors:
+        raise ValueError(
+            f"`num_steps` must be more than the {fill * spec.num_actors:,} {need}; got {spec.num_steps}."
+        )
     return ProgramSpec(
         num_actors=spec.num_actors,
         window=spec.window,
         num_windows=spec.num_windows,
         steps_per_update=spec.steps_per_update,
         capacity=spec.replay_size // spec.num_actors,
-        fill=max(per_actor, spec.window + 1),
+        fill=fill,
         reward_clamp=spec.reward_clamp,
         hidden_sizes=spec.hidden_sizes,
         network=spec.network,

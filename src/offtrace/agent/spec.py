@@ -7,6 +7,7 @@ before the earlier ones: a table for all, one for the kind of observation, one f
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -113,8 +114,9 @@ class TrainSpec:
 
     @property
     def name(self) -> str:
-        """Of a folder: no slashes."""
-        return f"{self.env.removeprefix('gymnasium/').replace('/', '-')}-{self.trace}-{self.seed}"
+        """Of a folder: letters, digits and a few signs, whatever the environment is called."""
+        plain = re.sub(r"[^\w.+=@:-]", "-", self.env.removeprefix("gymnasium/"))
+        return f"{plain.lstrip('.-')}-{self.trace}-{self.seed}"
 
     @property
     def title(self) -> str:
@@ -203,7 +205,7 @@ def resolved(spec: TrainSpec) -> Plan:
         if spec.window not in (None, 1):
             raise ValueError(f"`window` must be 1 for `trace='dqn'`; got {spec.window}.")
     num_steps = spec.num_steps or chosen["num_steps"]
-    chosen["fill"] = min(chosen["fill"], num_steps // 2)
+    chosen["fill"] = max(1, min(chosen["fill"], num_steps // 2))
     chosen.setdefault("epsilon_steps", max(1, num_steps // 10))
     chosen["tick_steps"] = min(max(num_steps // 100, 1_000), 20_000)
     given = {name: value for name, value in vars(spec).items() if value is not None}
@@ -262,6 +264,7 @@ WHOLE = {
 """Whole numbers, and the least that each may be."""
 SHARES = ("lambda_", "gamma", "epsilon", "evaluation_epsilon")
 POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
+SWITCHES = ("anneal", "double")
 CHOICES = {
     "trace": ALGORITHMS,
     "exploration": EXPLORATIONS,
@@ -276,16 +279,18 @@ def _check(spec: TrainSpec) -> None:
     """Every field on its own; what must fit together is checked where it meets."""
     if not isinstance(spec.env, str) or not spec.env:
         raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
+    optional = {f.name for f in dataclasses.fields(spec) if f.default is None}
     for name, value in vars(spec).items():
-        if value is None:
+        if value is None and name in optional:
             continue
         rule = _broken(name, value)
         if rule:
             raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
     if len(spec.hidden_sizes) < 1 or not all(_is_whole(size, 1) for size in spec.hidden_sizes):
         raise ValueError(f"`hidden_sizes` must be whole numbers of at least 1; got {spec.hidden_sizes!r}.")
-    if spec.seed >= 2**31:
-        raise ValueError(f"`seed` must be under 2³¹; got {spec.seed}.")
+    for name in ("seed", "num_steps"):
+        if (getattr(spec, name) or 0) >= 2**31:
+            raise ValueError(f"`{name}` must be under 2³¹; got {getattr(spec, name)}.")
 
 
 def _broken(name: str, value: Any) -> str:
@@ -299,7 +304,16 @@ def _broken(name: str, value: Any) -> str:
         return "in [0, 1]"
     if name in POSITIVE and not (_is_number(value) and 0 < value < math.inf):
         return "a finite number above 0"
+    if name in SWITCHES and not isinstance(value, bool):
+        return "True or False"
+    if name == "options" and not (isinstance(value, dict) and all(map(_is_option, value.items()))):
+        return "a dict of names, and of numbers, texts, True or False"
     return ""
+
+
+def _is_option(option: tuple[Any, Any]) -> bool:
+    name, value = option
+    return isinstance(name, str) and isinstance(value, bool | int | float | str) and value == value
 
 
 def _is_whole(value: Any, least: int) -> bool:

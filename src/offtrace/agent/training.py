@@ -10,11 +10,13 @@ run/
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from offtrace.agent.runs import Folder, Result
 from offtrace.agent.runtimes import Runtime, Synchronous
@@ -24,6 +26,8 @@ from offtrace.environments import make
 
 FINAL = 10**6
 """The number of the evaluation at the end, which no tick has."""
+NOT_FINITE = "not finite"
+"""In the events of an agent that has diverged."""
 
 
 # -- the generator -------------------------------------------------------------------------------------------
@@ -31,8 +35,7 @@ FINAL = 10**6
 
 def num_ticks(runtime: Runtime) -> int:
     """Tick 0, the untrained agent; tick 1, which fills the memory; then those that learn."""
-    spec, program = runtime.specs[0], runtime.program
-    left = spec.num_steps - program.fill * spec.num_actors
+    left = runtime.specs[0].num_steps - _fill_steps(runtime)
     return 2 + max(0, math.ceil(left / (_iterations(runtime) * _steps(runtime))))
 
 
@@ -57,6 +60,11 @@ def ticks(runtime: Runtime, state: Any = None, first: int = 0) -> Iterator[tuple
 def _steps(runtime: Runtime) -> int:
     """Of one iteration."""
     return runtime.program.rounds * runtime.program.num_actors
+
+
+def _fill_steps(runtime: Runtime) -> int:
+    """Of tick 1, in whole iterations."""
+    return math.ceil(runtime.program.fill / runtime.program.rounds) * _steps(runtime)
 
 
 def _iterations(runtime: Runtime) -> int:
@@ -105,13 +113,15 @@ def _events(spec: Plan, max_return: float | None, tick: Any, probe: Any, i: int)
     events = []
     refused = int(tick.num_refused[i])
     if refused:
-        events.append(f"{refused} updates were not applied: their loss or gradient was not finite")
+        events.append(f"{refused} updates were not applied: their loss or gradient was {NOT_FINITE}")
     if probe is not None:
         largest, reward = float(probe.metrics.largest_q[i]), float(probe.largest_reward[i])
         bound = reward / (1 - spec.gamma) if spec.gamma < 1 else math.inf
         if max_return is not None and spec.reward_clamp is None:
             bound = min(bound, abs(max_return)) if max_return > 0 else bound
-        if largest > 2 * max(bound, 1):  # a network overshoots; twice the bound is more than that
+        if not math.isfinite(largest):
+            events.append(f"Q is {NOT_FINITE}")
+        elif largest > 2 * max(bound, 1):  # a network overshoots; twice the bound is more than that
             events.append(f"|Q| reached {largest:.4g}, beyond any possible return of {bound:.4g}")
     return tuple(events)
 
@@ -142,18 +152,34 @@ def train(
     if not specs:
         raise ValueError("`spec` must be at least one; got none.")
     watcher = watcher or Watcher()
-    if output is None:
-        if resume:
-            raise ValueError("`resume` must come with `output`, the folder of the run.")
-        results = _run(runtime_for(specs), None, watcher, stop, checkpoint_seconds)
-        return results if several else results[0]
-    with Folder(Path(output), specs, resume=resume, tensorboard=tensorboard, say=watcher.says) as folder:
-        results = folder.begin(allow_changes=allow_changes)
-        if results is None:
-            results = _run(runtime_for(specs), folder, watcher, stop, checkpoint_seconds)
-        else:
-            watcher.says(f"{output} is finished already.")
+    if output is None and resume:
+        raise ValueError("`resume` must come with `output`, the folder of the run.")
+    runtime = runtime_for(specs)  # before anything is written: what it refuses leaves no folder behind
+    try:
+        results = _kept(runtime, output, resume, allow_changes, checkpoint_seconds, tensorboard, watcher, stop)
+    finally:
+        runtime.close()
     return results if several else results[0]
+
+
+def _kept(
+    runtime: Runtime,
+    output: str | Path | None,
+    resume: bool,
+    allow_changes: bool,
+    checkpoint_seconds: float,
+    tensorboard: bool,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> list[Result]:
+    if output is None:
+        return _run(runtime, None, watcher, stop, checkpoint_seconds)
+    with Folder(Path(output), runtime.specs, resume=resume, tensorboard=tensorboard, say=watcher.says) as folder:
+        results = folder.begin(allow_changes=allow_changes)
+        if results is not None:
+            watcher.says(f"{output} is finished already.")
+            return results
+        return _run(runtime, folder, watcher, stop, checkpoint_seconds)
 
 
 def runtime_for(specs: Sequence[Plan]) -> Runtime:
@@ -177,14 +203,14 @@ def _run(
     history = [] if folder is None else folder.history
     watcher.begins(runtime.specs[0], total_steps(runtime), [reports[0] for reports in history])
     saved_at, state = time.monotonic(), None
-    try:
+    with _explained_memory(runtime, path):
         if folder is not None and folder.arrays is not None:
             state, folder.arrays = runtime.restored(folder.arrays), None
         for now, reports in ticks(runtime, state, first=len(history)):
             state = now
             refuse_diverged(runtime, reports)
             history.append(reports)
-            stopping = stop() and reports[0].tick < last
+            stopping = stop()
             if folder is not None:
                 folder.note(reports)
                 if stopping or reports[0].tick == last or time.monotonic() - saved_at > checkpoint_seconds:
@@ -194,8 +220,6 @@ def _run(
             if stopping:
                 return [Result(spec, _of(history, i), (), 0, path) for i, spec in enumerate(runtime.specs)]
         returns, ended = runtime.evaluate(state, FINAL, runtime.specs[0].evaluation_episodes)
-    finally:
-        runtime.close()
     results = []
     for i, spec in enumerate(runtime.specs):
         values = tuple(float(value) for value in returns[i])
@@ -207,19 +231,33 @@ def _run(
 
 def refuse_diverged(runtime: Runtime, reports: Sequence[Report]) -> None:
     """Fault matrix, row 26: one agent alone ends there; in a population it is an event of its member."""
-    if len(reports) > 1 or not any("were not applied" in event for event in reports[0].events):
+    if len(reports) > 1 or not any(NOT_FINITE in event for event in reports[0].events):
         return
     now, spec = reports[0], runtime.specs[0]
     raise FloatingPointError(
-        f"by step {now.num_steps:,} {now.events[0]}. The loss of the tick is {now.loss:.4g}, the norm of its "
-        f"gradient {now.gradient:.4g}, the mean of Q {now.q:.4g}. Lower `step_size`, {spec.step_size:g}, or set "
-        "`max_gradient`."
+        f"{spec.env} (seed {spec.seed}): by step {now.num_steps:,} {now.events[0]}. The loss of the tick is "
+        f"{now.loss:.4g}, the norm of its gradient {now.gradient:.4g}, the mean of Q {now.q:.4g}. Lower `step_size`, "
+        f"{spec.step_size:g}, or set `max_gradient`."
     )
 
 
+@contextmanager
+def _explained_memory(runtime: Runtime, path: Path | None) -> Generator[None, None, None]:
+    """Fault matrix, row 28: what to lower, instead of an allocator's table."""
+    try:
+        yield
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        names = ("replay_size", "num_actors", "num_windows", "evaluation_episodes")
+        lower = ", ".join(f"`{name}` ({getattr(runtime.specs[0], name):,})" for name in names)
+        members = f", or train fewer than {len(runtime.specs)} members together" if len(runtime.specs) > 1 else ""
+        saved = "" if path is None else f" What is saved in {str(path)!r} is intact."
+        raise MemoryError(f"the device is out of memory. Lower {lower}{members}.{saved}") from error
+
+
 def total_steps(runtime: Runtime) -> int:
-    fill = math.ceil(runtime.program.fill / runtime.program.rounds) * _steps(runtime)
-    return fill + (num_ticks(runtime) - 2) * _iterations(runtime) * _steps(runtime)
+    return _fill_steps(runtime) + (num_ticks(runtime) - 2) * _iterations(runtime) * _steps(runtime)
 
 
 def _of(history: Sequence[Sequence[Report]], member: int) -> tuple[Report, ...]:

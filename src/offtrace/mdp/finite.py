@@ -198,7 +198,7 @@ class FiniteMDP:
 
     def _checked_start(self, start: ArrayLike | None) -> np.ndarray:
         if start is None:
-            return np.full(self.num_states, 1 / self.num_states)
+            return np.broadcast_to(1 / self.num_states, self.num_states)  # read-only, and takes no memory
         chosen = _numbers("start", start)
         if chosen.shape != (self.num_states,):
             raise ValueError(f"`start` must have shape ({self.num_states},), a distribution; got {chosen.shape}.")

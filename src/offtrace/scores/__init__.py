@@ -1,4 +1,4 @@
-"""Inter-algorithm scores of Sec. 5 and the paper's two tables of results, as plain functions on a matrix."""
+"""Inter-algorithm scores of Sec. 5, the paper's two tables of results, and today's statistics of a few runs."""
 
 from offtrace.scores.inter_algorithm import (
     StepPoints,
@@ -9,16 +9,50 @@ from offtrace.scores.inter_algorithm import (
     times_best,
 )
 from offtrace.scores.published import AveragesByLambda, FinalScores, published_table_2, published_table_3
+from offtrace.scores.statistics import (
+    Interval,
+    Profile,
+    RunScore,
+    area_under_curve,
+    interval,
+    iqm,
+    mean,
+    median,
+    normalised,
+    optimality_gap,
+    paired_difference,
+    performance_profile,
+    probability_of_improvement,
+    run_score,
+    stratified_bootstrap,
+    verdict,
+)
 
 __all__ = [
     "AveragesByLambda",
     "FinalScores",
+    "Interval",
+    "Profile",
+    "RunScore",
     "StepPoints",
+    "area_under_curve",
     "average_scores",
     "distribution_steps",
     "inter_algorithm_scores",
+    "interval",
+    "iqm",
+    "mean",
+    "median",
+    "normalised",
+    "optimality_gap",
+    "paired_difference",
+    "performance_profile",
+    "probability_of_improvement",
     "published_table_2",
     "published_table_3",
+    "run_score",
     "score_distribution",
+    "stratified_bootstrap",
     "times_best",
+    "verdict",
 ]

@@ -1,8 +1,11 @@
 """`offtrace train ENV` and `offtrace watch RUN`: the verbs."""
 
 import json as json_module
+import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,18 +179,34 @@ class _Shown(Watcher):
 
 @contextmanager
 def _signals() -> Generator[Callable[[], bool], None, None]:
-    """Ctrl-C and SIGTERM ask for a stop after the tick; a second one ends the program at once."""
+    """Ctrl-C and SIGTERM ask for a stop after the tick; a second one ends the program at once.
+
+    Python's handlers wait until a compiled program returns, which may take long, and see two signals as one. A thread
+    that reads their numbers from a socket does not.
+    """
     asked: list[int] = []
-
-    def ask(number: int, _: Any) -> None:
-        if asked:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        asked.append(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.signal(n, lambda number, _: asked.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers, written = socket.socketpair()
+    written.setblocking(False)
+    former = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=_exit_on_second, args=(numbers,), daemon=True)
+    thread.start()
     try:
         yield lambda: bool(asked)
     finally:
+        signal.set_wakeup_fd(former)
         for number, handler in before.items():
             signal.signal(number, handler)
+        written.close()
+        thread.join()
+        numbers.close()
+
+
+def _exit_on_second(numbers: socket.socket) -> None:
+    seen = 0
+    while number := numbers.recv(1):
+        seen += number[0] in (signal.SIGINT, signal.SIGTERM)
+        if seen == 2:
+            if sys.stdout.isatty():
+                os.write(1, b"\x1b[?25h\n")  # the cursor, which a live display hides
+            os._exit(128 + number[0])
