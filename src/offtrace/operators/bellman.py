@@ -74,8 +74,7 @@ def evaluate(mdp: FiniteMDP, pi: Any, *, tol: float = 1e-8) -> Solution:
     ended_in(mdp, pi)
     masses = products.masses(mdp, pi)
     v, num_sweeps, method = solvers.solve(mdp, pi, products.expected(pi, mdp.r), tol=tol, masses=masses)
-    q = products.backup(mdp, v, r=mdp.r)
-    residual = _largest(products.expected(pi, q), v)
+    q, residual = products.checked_backup(mdp, v, pi)
     _, mass = masses
     bound = residual / (1 - mass) if mass < 1 else np.inf
     return solvers.checked(Solution(q, v, residual, bound, num_sweeps, method), tol)
@@ -92,16 +91,10 @@ def optimise(mdp: FiniteMDP, *, tol: float = 1e-8) -> Solution:
         _refuse_endless(mdp, None)
     v, num_sweeps, method = solvers.best(mdp, tol=tol)
     q = products.backup(mdp, v, r=mdp.r)
-    residual = _largest(q.max(1), v)
+    residual = float(abs(q.max(1) - v).max())
     _, mass = products.masses(mdp)
     bound = residual / (1 - mass) if mass < 1 else np.inf
     return solvers.checked(Solution(q, v, residual, bound, num_sweeps, method), tol)
-
-
-def _largest(backed_up: np.ndarray, v: np.ndarray) -> float:
-    """max |T v − v|, in place of T v: a large MDP leaves little memory."""
-    backed_up -= v
-    return float(np.abs(backed_up, out=backed_up).max())
 
 
 def q_pi(mdp: FiniteMDP, pi: Any, *, tol: float = 1e-8) -> np.ndarray:

@@ -27,6 +27,24 @@ def backup(start, stop, num_actions, first, p, successor, gamma, r, v, out):
 
 
 @compiled
+def checked_backup(start, stop, first, p, successor, w, gamma, r, v, out):
+    """The same; returns the greatest |Σ_a w(x, a) out(x, a) − v(x)|."""
+    num_actions = w.shape[1]
+    greatest = 0.0
+    for x in range(start, stop):
+        row = x * num_actions
+        value = 0.0
+        for a in range(num_actions):
+            total = 0.0
+            for k in range(uint64(first[row + a]), uint64(first[row + a + 1])):
+                total += p[k] * v[uint64(successor[k])]
+            out[x, a] = r[x, a] + gamma * total
+            value += w[x, a] * out[x, a]
+        greatest = max(greatest, abs(value - v[x]))
+    return greatest
+
+
+@compiled
 def sweep(start, stop, first, p, successor, w, gamma, b, v, out):
     """out = b + γ M_w v; returns the least and the greatest of out − v."""
     num_actions = w.shape[1]

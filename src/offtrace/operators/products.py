@@ -51,6 +51,17 @@ def backup(mdp: FiniteMDP, v: np.ndarray, *, r: np.ndarray | None = None) -> np.
     return out
 
 
+def checked_backup(mdp: FiniteMDP, v: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, float]:
+    """Q = r + γ P v, (X, A), and the greatest |Σ_a w Q − v|, in one pass."""
+    if is_small(mdp):
+        q = backup(mdp, v, r=mdp.r)
+        return q, float(abs(expected(w, q) - v).max())
+    from offtrace.operators import compiled
+
+    q = np.empty(mdp.shape)
+    return q, max(over_states(mdp, compiled.checked_backup, *lists(mdp), w, mdp.gamma, mdp.r, v, q))
+
+
 def expected(w: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Σ_a w(x, a) Q(x, a), (X,)."""
     return np.einsum("xa,xa->x", w, q)

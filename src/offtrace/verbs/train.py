@@ -2,6 +2,7 @@
 
 import json as json_module
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -167,9 +168,10 @@ class _Shown(Watcher):
             lines.append(f"Evaluation: {among} (least {low:.4g}, most {high:.4g}).")
             if result.num_unfinished:
                 lines.append(f"{result.num_unfinished} of them were cut off and count as they stood.")
-            lines.append(f"Watch it: offtrace watch {self.folder}")
+            lines.append(f"Watch it: offtrace watch {shlex.quote(str(self.folder))}")
         else:
-            lines.append(f"Stopped and saved. Go on with: offtrace train … --output {self.folder} --resume")
+            there = shlex.quote(str(self.folder))
+            lines.append(f"Stopped and saved. Go on with: offtrace train … --output {there} --resume")
         if self._display is None:
             for line in lines:
                 self.console.print(line, markup=False, soft_wrap=True)
