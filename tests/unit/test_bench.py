@@ -295,6 +295,34 @@ def test_everybody_is_right_at_the_smallest_size(name: str) -> None:
     assert {name: reason for name, reason in row.left_out.items() if failed.match(reason)} == {}
 
 
+def test_a_peer_of_training_that_is_absent_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = bench.load("training")
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    with pytest.raises(bench.LeftOut, match="pip install stable-baselines3"):
+        asked.contenders["Stable-Baselines3"](asked.rows[0])
+    monkeypatch.delenv("OFFTRACE_CLEANRL", raising=False)
+    with pytest.raises(bench.LeftOut, match=r"git clone .*cleanrl, and set OFFTRACE_CLEANRL"):
+        asked.contenders["CleanRL, JAX"](asked.rows[0])
+
+
+def test_a_script_is_held_between_steps_and_what_it_defines_is_replaced(tmp_path: Path) -> None:
+    """As CleanRL's is: its main part runs in a thread, for as many steps as it is told."""
+    training = sys.modules[bench.load("training").problem.__module__]
+    script = tmp_path / "script.py"
+    script.write_text(
+        'made, by = 0, 1\nif __name__ == "__main__":\n    while made < 12:\n        step()\n        made += by\n'
+    )
+    held = training.Held()
+    module = training.module_of(script, {"by": 2, "step": held.step})
+    held.start(lambda: module.__loader__.exec_module(module))
+    held.advance(3)
+    assert module.made == 6
+    held.advance(2)
+    assert module.made == 10
+    with pytest.raises(RuntimeError, match="ended before"):
+        held.advance(2)
+
+
 def test_importing_it_loads_nothing_heavy() -> None:
     heavy = [name for name in ("jax", "torch", "numba", "rlax") if importlib.util.find_spec(name)]
     code = f"import sys, offtrace.bench; print([name for name in {heavy} if name in sys.modules])"

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "doctor": {"arrays", "traces", "returns"},
     "environments": set(),
     "agent": {"arrays", "refusals", "policies", "traces", "returns", "environments"},
-    "experiments": {"mdp", "online", "scores"},
+    "experiments": {"mdp", "online", "scores", "agent", "traces"},
     "report": {"scores", "safety", "experiments"},
     "bench": set(),
     "reproduce": {"returns", "scores", "report", "experiments"},

@@ -203,10 +203,11 @@ def step(
     length, num_windows = batch.a.shape
 
     def loss(params: Any) -> tuple[jax.Array, jax.Array]:
-        q = network(params, batch.obs)  # once: π and Q(x_t, a_t) come from the same values
+        # once: π and Q(x_t, a_t) come from the same values; without π, the last observation is not needed
+        q = network(params, batch.obs if spec.double else batch.obs[:-1])
         q_policy = jax.lax.stop_gradient(q) if spec.double else q_target
         target, _, _ = batch_targets(q_policy, q_target, batch, spec, hyper)
-        q_a = take_action(q[:-1], batch.a)
+        q_a = take_action(q[:length], batch.a)
         delta = jnp.where(batch.mask, target - jax.lax.stop_gradient(q_a), 0)
         change = delta if spec.clamp is None else jnp.clip(delta, -spec.clamp, spec.clamp)
         # its gradient with respect to Q(x_t, a_t) is −change / n, averaged over windows; 0 where masked

@@ -45,7 +45,11 @@ class Policy:
 
     @functools.cached_property
     def _values(self) -> Callable[[Any, Any], jax.Array]:
-        return jax.jit(lambda params, obs: eqx.combine(params, self.network)(jnp.asarray(obs)))
+        def values(params: Any, obs: Any) -> jax.Array:
+            params = jax.tree.map(lambda leaf: leaf.astype(self.spec.precision), params)
+            return eqx.combine(params, self.network)(jnp.asarray(obs)).astype(jnp.float32)
+
+        return jax.jit(values)
 
 
 def load_policy(run: str | Path, *, member: int = 0, warn: Callable[[str], None] | None = None) -> Policy:

@@ -91,7 +91,7 @@ class TrainSpec:
     """Rewards are clamped to ± this for learning; they are reported as they were."""
     network: str = "auto"
     """`mlp`, `minatar`, `dqn`, or what fits the observations."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: Annotated[tuple[int, ...] | None, CHOSEN] = None
     """Of the fully connected network."""
     precision: str = "float32"
     """What the network computes in; `bfloat16` is faster on accelerators."""
@@ -109,7 +109,8 @@ class TrainSpec:
     """For the environment: `time_limit`, `sticky`, whatever `gymnasium.make` takes."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        if self.hidden_sizes is not None:
+            object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         _check(self)
 
     @property
@@ -142,6 +143,7 @@ class Plan(TrainSpec):
     target_policy: str
     double: bool
     target_period: int
+    hidden_sizes: tuple[int, ...]
     tick_steps: int
 
 
@@ -161,6 +163,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "target_policy": "exploration",
         "double": True,
         "target_period": 250,
+        "hidden_sizes": (64, 64),
     }
 )
 
@@ -171,11 +174,17 @@ TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "fill": 5_000,
             "epsilon": 0.1,
             "epsilon_steps": 100_000,
-            "step_size": 5e-4,
+            "step_size": 1e-3,
         },
-        "CartPole-v1": {"num_steps": 150_000, "step_size": 5e-4},
-        "pocket/cartpole": {"num_steps": 150_000, "step_size": 5e-4},
-        "LunarLander-v3": {"num_steps": 500_000, "step_size": 5e-4},
+        "CartPole-v1": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
+        "pocket/cartpole": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
+        "LunarLander-v3": {
+            "num_steps": 500_000,
+            "step_size": 1e-3,
+            "epsilon": 0.1,
+            "hidden_sizes": (128, 128),
+            "options": {"check_bounds": False},  # it leaves the bounds that it declares
+        },
     }
 )
 """By the beginning of the environment's name, without `gymnasium/`."""
@@ -209,6 +218,7 @@ def resolved(spec: TrainSpec) -> Plan:
     chosen.setdefault("epsilon_steps", max(1, num_steps // 10))
     chosen["tick_steps"] = min(max(num_steps // 100, 1_000), 20_000)
     given = {name: value for name, value in vars(spec).items() if value is not None}
+    given["options"] = {**chosen.get("options", {}), **spec.options}
     values: dict[str, Any] = {**vars(spec), **chosen, **given, "env": env}
     return Plan(**values)
 
@@ -226,14 +236,16 @@ def full_name(env: str) -> str:
 
 
 def to_json(spec: TrainSpec) -> dict[str, Any]:
-    return {**dataclasses.asdict(spec), "hidden_sizes": list(spec.hidden_sizes)}
+    return {**dataclasses.asdict(spec), "hidden_sizes": spec.hidden_sizes and list(spec.hidden_sizes)}
 
 
 def from_json(data: Mapping[str, Any]) -> Plan:
     names = {f.name for f in dataclasses.fields(TrainSpec)}
-    unknown = sorted(set(data) - names)
-    if unknown:
-        raise ValueError(f"a spec has no {', '.join(map(repr, unknown))}; it was written by another version.")
+    for verb, wrong in (("has no", set(data) - names), ("must have", names - set(data))):
+        if wrong:
+            raise ValueError(
+                f"a spec {verb} {', '.join(map(repr, sorted(wrong)))}; it was written by another version."
+            )
     return Plan(**data)
 
 
@@ -264,6 +276,8 @@ WHOLE = {
 """Whole numbers, and the least that each may be."""
 SHARES = ("lambda_", "gamma", "epsilon", "evaluation_epsilon")
 POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
+UNLIMITED = ("clamp", "max_gradient", "reward_clamp")
+"""Where None is a value; elsewhere it means "choose", and a plan has nothing left to choose."""
 SWITCHES = ("anneal", "double")
 CHOICES = {
     "trace": ALGORITHMS,
@@ -279,15 +293,13 @@ def _check(spec: TrainSpec) -> None:
     """Every field on its own; what must fit together is checked where it meets."""
     if not isinstance(spec.env, str) or not spec.env:
         raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
-    optional = {f.name for f in dataclasses.fields(spec) if f.default is None}
+    chosen = {f.name for f in dataclasses.fields(TrainSpec) if f.default is None and not isinstance(spec, Plan)}
     for name, value in vars(spec).items():
-        if value is None and name in optional:
+        if value is None and (name in UNLIMITED or name in chosen):
             continue
         rule = _broken(name, value)
         if rule:
             raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
-    if len(spec.hidden_sizes) < 1 or not all(_is_whole(size, 1) for size in spec.hidden_sizes):
-        raise ValueError(f"`hidden_sizes` must be whole numbers of at least 1; got {spec.hidden_sizes!r}.")
     for name in ("seed", "num_steps"):
         if (getattr(spec, name) or 0) >= 2**31:
             raise ValueError(f"`{name}` must be under 2³¹; got {getattr(spec, name)}.")
@@ -304,6 +316,8 @@ def _broken(name: str, value: Any) -> str:
         return "in [0, 1]"
     if name in POSITIVE and not (_is_number(value) and 0 < value < math.inf):
         return "a finite number above 0"
+    if name == "hidden_sizes" and not (value and all(_is_whole(size, 1) for size in value)):
+        return "whole numbers of at least 1"
     if name in SWITCHES and not isinstance(value, bool):
         return "True or False"
     if name == "options" and not (isinstance(value, dict) and all(map(_is_option, value.items()))):

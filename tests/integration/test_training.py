@@ -1,0 +1,790 @@
+"""Runs from end to end: stopped, killed, damaged, refused, diverged (fault matrix, rows 20 to 22, 24, 26 to 36).
+
+What goes on is compared to the last bit with what was never interrupted.
+
+Compiling dominates, so compiled programs are kept in a folder that all runs of this module share, those in other
+processes too.
+"""
+
+import errno
+import functools
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from offtrace.agent import checkpoints, runs, telemetry, training
+from offtrace.agent.policy import load_policy
+from offtrace.agent.runtimes import Synchronous, refuse_shapes
+from offtrace.agent.spec import TrainSpec, from_json, resolved
+from offtrace.agent.telemetry import Watcher
+from offtrace.agent.training import train
+from offtrace.cli import main
+
+SMALL: dict[str, Any] = {
+    "network": "mlp",
+    "hidden_sizes": (16,),
+    "num_actors": 4,
+    "num_steps": 200,
+    "fill": 40,
+    "replay_size": 160,
+    "tick_steps": 40,
+    "num_windows": 4,
+    "target_period": 8,
+    "epsilon_steps": 100,
+    "evaluation_ticks": 0,
+    "evaluation_episodes": 5,
+    "evaluation_steps": 100,
+}
+"""Tick 0, 40 steps that fill the memory, 4 ticks of 40 steps and 10 updates; the memory is full before the end."""
+ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "dqn")
+LAST = 5
+
+
+def spec(env: str = "pocket/catch", trace: str = "retrace", **changes: Any) -> TrainSpec:
+    window = {} if trace == "dqn" else {"window": 4}
+    network = {"network": "auto"} if env.startswith("minatar/") else {}
+    return TrainSpec(env=env, trace=trace, **{**SMALL, **window, **network, **changes})
+
+
+def population(**second: Any) -> list[TrainSpec]:
+    traces = ("retrace", "tree_backup", "q_lambda", "retrace")
+    return [spec(trace=trace, seed=i, **(second if i == 1 else {})) for i, trace in enumerate(traces)]
+
+
+# -- what is shared ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Compiled programs on disk; the variables are for other processes."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    base = tmp_path_factory.getbasetemp()
+    chosen = {
+        "jax_compilation_cache_dir": str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"),
+        "jax_compilation_cache_max_size": 1 << 30,  # with a limit they are read and written under a lock
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in chosen}
+    for name, value in chosen.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield {name.upper(): str(value) for name, value in chosen.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+Whole = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def whole(cache: object, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The folder of a run that was never interrupted; made once."""
+
+    @functools.cache
+    def made(*name: Any) -> Path:
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        train(population() if name == ("population",) else spec(*name[:2], seed=(*name, 0, 0, 0)[2]), folder)
+        return folder
+
+    return made
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """Of everything that a run is: the last checkpoint array by array, and every file that has no times in it."""
+    found = checkpoints.load(folder)
+    seen = {"number": str(found.number), "record": hashlib.sha256(json.dumps(found.record).encode()).hexdigest()}
+    for name, array in found.arrays.items():
+        seen[name] = f"{array.dtype}{array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+    for path in sorted(folder.glob("*.json*")):
+        seen[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "result.json" in seen
+    return seen
+
+
+def after(num_ticks: int) -> Callable[[], bool]:
+    """Asked after every tick: True after so many."""
+    left = iter(range(num_ticks - 1, -1, -1))
+    return lambda: next(left) == 0
+
+
+class Notes(Watcher):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def says(self, line: str) -> None:
+        self.lines.append(line)
+
+
+# -- stopped and resumed (row 30) ----------------------------------------------------------------------------
+
+RUNS = [
+    *(("pocket/catch", trace) for trace in ALGORITHMS),
+    *(("CartPole-v1", trace) for trace in ALGORITHMS),
+    ("minatar/breakout", "retrace"),
+]
+
+
+@pytest.mark.parametrize("name", RUNS, ids="-".join)
+def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path: Path) -> None:
+    """Stopped while it learns; the first one also before the memory is filled, and after the last tick."""
+    for part, num_ticks in enumerate((1, 2, 3) if name == RUNS[0] else (3,)):
+        result = train(spec(*name), tmp_path, resume=part > 0, stop=after(num_ticks))
+        assert not result.finished
+        assert len(result.reports) == ((1, 3, 6) if name == RUNS[0] else (3,))[part]
+        assert checkpoints.load(tmp_path).number == len(result.reports) - 1
+    assert train(spec(*name), tmp_path, resume=True).finished
+    assert digest(tmp_path) == digest(whole(*name))
+
+
+def test_population(whole: Whole, tmp_path: Path) -> None:
+    """Resumed as never stopped, and every member as if it were alone: reports, returns, and all of its state."""
+    train(population(), tmp_path, stop=after(3))
+    results = train(population(), tmp_path, resume=True)
+    assert digest(tmp_path) == digest(whole("population"))
+    together = checkpoints.load(tmp_path).arrays
+    for i, result in enumerate(results):
+        folder = whole("pocket/catch", result.spec.trace, i)
+        progress = (folder / "progress.jsonl").read_bytes()
+        assert (tmp_path / f"progress-{i}.jsonl").read_bytes() == progress
+        assert list(result.returns) == json.loads((folder / "result.json").read_text())[0]["returns"]
+        for name, array in checkpoints.load(folder).arrays.items():
+            here = together[name] if array.shape == together[name].shape else together[name][i : i + 1]
+            assert here.tobytes() == array.tobytes(), name
+    assert load_policy(tmp_path, member=2).spec.trace == "q_lambda"
+
+
+def test_members_must_fit_together() -> None:
+    for one, other, wrong in (
+        (spec(), spec(num_actors=8), "num_actors"),
+        (spec(), spec(trace="dqn", window=1), "trace"),
+        (spec(), spec(env="pocket/deep_sea"), "env"),
+        (spec(), spec(trace="recursive_retrace"), "trace"),
+    ):
+        with pytest.raises(ValueError, match=f"`{wrong}`.*Train them apart"):
+            refuse_shapes([resolved(one), resolved(other)])
+    with pytest.raises(ValueError, match="`spec` must be at least one"):
+        train([])
+    with pytest.raises(ValueError, match="Train them apart"):
+        train([spec("CartPole-v1"), spec("CartPole-v1", seed=1)])
+
+
+# -- what a run reports --------------------------------------------------------------------------------------
+
+
+def test_reports_add_up(whole: Whole) -> None:
+    """Tick 0 is the untrained agent; then 40 steps without an update; then one update for every four steps."""
+    for name in (("pocket/catch", "retrace"), ("CartPole-v1", "retrace")):
+        reports = telemetry.read(whole(*name) / "progress.jsonl")
+        assert [r.tick for r in reports] == [0, 1, 2, 3, 4, 5]
+        assert [r.num_steps for r in reports] == [0, 40, 80, 120, 160, 200]
+        assert [r.num_updates for r in reports] == [0, 0, 10, 20, 30, 40]
+        assert reports[0].num_episodes == 0
+        assert np.isnan([reports[0].loss, reports[0].q, reports[1].loss]).all()
+        assert np.isfinite([(r.loss, r.gradient, r.q, r.c) for r in reports[2:]]).all()
+        plan = resolved(spec(*name))
+        assert training.total_steps(training.runtime_for([plan])) == reports[-1].num_steps
+
+
+def test_tick_0_is_untrained(tmp_path: Path) -> None:
+    train(spec(), tmp_path, stop=lambda: True)
+    arrays = checkpoints.load(tmp_path).arrays
+    runtime = training.runtime_for([resolved(spec())])
+    start = runtime.arrays(runtime.start())
+    assert {name: array.tobytes() for name, array in arrays.items()} == {n: a.tobytes() for n, a in start.items()}
+    assert int(arrays["num_steps"]) == int(arrays["learner.num_updates"]) == 0
+
+
+def test_evaluations_on_the_way_change_nothing(whole: Whole) -> None:
+    result = train(spec(evaluation_ticks=2))
+    expected = telemetry.read(whole("pocket/catch", "retrace") / "progress.jsonl")
+    assert [r.evaluation is not None for r in result.reports] == [True, False, True, False, True, False]
+    assert repr([r._replace(evaluation=None) for r in result.reports]) == repr(expected)
+
+
+def test_too_short_to_learn() -> None:
+    """A run without a single update is no run; the text has the names that a person can change."""
+    with pytest.raises(ValueError, match=r"`num_steps` must be more than the 40 .*`fill`.*got 40"):
+        train(spec(num_steps=40))
+    with pytest.raises(ValueError, match="`num_steps` must be more than the 68 "):
+        train(spec(window=16, fill=4, num_steps=60))
+    with pytest.raises(ValueError, match=r"`replay_size` must hold the 40 .*got 39"):
+        train(spec(replay_size=39))
+
+
+# -- killed (rows 29, 30) ------------------------------------------------------------------------------------
+
+TRAINS_ALL = """
+import json, sys
+from pathlib import Path
+from offtrace.agent.spec import TrainSpec
+from offtrace.agent.telemetry import Watcher
+from offtrace.agent.training import train
+
+class Says(Watcher):
+    def ticks(self, reports):
+        print("tick", flush=True)
+
+for name, spec in json.loads(sys.argv[2]).items():
+    folder = Path(sys.argv[1]) / name
+    resume = (folder / "spec.json").exists()
+    train(TrainSpec(**spec), folder, resume=resume, checkpoint_seconds=0, watcher=Says())
+"""
+
+
+def test_killed_at_any_moment(whole: Whole, cache: dict[str, str], tmp_path: Path) -> None:
+    rng = random.Random(20160)
+    plans = {}
+    for trace in ALGORITHMS:
+        there = json.loads((whole("pocket/catch", trace) / "spec.json").read_text())["specs"][0]
+        plans[trace] = there
+    command = [sys.executable, "-c", TRAINS_ALL, str(tmp_path), json.dumps(plans)]
+    for num_ticks in (rng.randint(1, 9), rng.randint(1, 9), rng.randint(1, 9), None):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **cache}) as process:
+            assert process.stdout is not None
+            if num_ticks is None:
+                process.stdout.read()
+                assert process.wait(60) == 0
+                break
+            for _ in range(num_ticks):
+                process.stdout.readline()
+            time.sleep(rng.choice([0.0, 0.001, 0.003, 0.01, 0.03]))
+            process.kill()
+    for trace in ALGORITHMS:
+        assert digest(tmp_path / trace) == digest(whole("pocket/catch", trace))
+
+
+# -- files (rows 31 to 36) -----------------------------------------------------------------------------------
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_disk_full(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a checkpoint, a report and the result are written: each time the last good state stays, and goes on."""
+    real, num_writes = checkpoints._write, 0
+
+    def partly(path: Path, pieces: Any) -> Any:
+        nonlocal num_writes
+        num_writes += 1
+        if num_writes == 5:  # two files each: the third checkpoint's first
+            path.write_bytes(b"half")
+            full()
+        return real(path, pieces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_write", partly)
+        with pytest.raises(OSError, match="checkpoint 2 was not saved; those before it are intact") as caught:
+            train(spec(), tmp_path, checkpoint_seconds=0)
+        assert caught.value.errno == errno.ENOSPC
+    assert checkpoints.load(tmp_path).number == 1
+    with monkeypatch.context() as patch:
+        appended = iter([telemetry.append] * 2 + [full])
+        patch.setattr(telemetry, "append", lambda *given: next(appended)(*given))
+        with pytest.raises(OSError, match="No space left"):
+            train(spec(), tmp_path, resume=True, checkpoint_seconds=0)
+    assert checkpoints.load(tmp_path).number == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_write_json", full)
+        with pytest.raises(OSError, match="No space left"):
+            train(spec(), tmp_path, resume=True)
+    assert not (tmp_path / "result.json").exists()
+    train(spec(), tmp_path, resume=True)
+    assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
+
+
+def test_damaged_checkpoint(whole: Whole, tmp_path: Path) -> None:
+    train(spec(), tmp_path, checkpoint_seconds=0, stop=after(4))
+    newest = tmp_path / "checkpoints" / "000000000003" / "arrays.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-9] ^= 4
+    newest.write_bytes(content)
+    notes = Notes()
+    train(spec(), tmp_path, resume=True, watcher=notes)
+    assert any("arrays.safetensors" in line and "falls back to checkpoint 2" in line for line in notes.lines)
+    assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
+
+
+def test_second_process_is_refused(whole: Whole) -> None:
+    folder = whole("pocket/catch", "retrace")
+    before = digest(folder)
+    code = (
+        "import sys; from pathlib import Path; from offtrace.agent.checkpoints import Lock\n"
+        "with Lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(ValueError, match=f"process {holder.pid} holds"):
+            train(spec(), folder, resume=True)
+        holder.communicate(timeout=20)
+    assert digest(folder) == before
+
+
+def test_changes_are_refused_by_name(whole: Whole, tmp_path: Path) -> None:
+    train(spec(), tmp_path, stop=after(3))
+    file = tmp_path / "spec.json"
+    original = file.read_bytes()
+    with pytest.raises(
+        ValueError, match=r"begun otherwise: lambda_ was 1.0 and is 0.5; step_size was .* and is 0.25"
+    ):
+        train(spec(lambda_=0.5, step_size=0.25), tmp_path, resume=True)
+    with pytest.raises(ValueError, match="`spec` must be 1"):
+        train([spec(), spec(seed=1)], tmp_path, resume=True)
+    other = json.loads(original)
+    other["made_with"]["offtrace"] = "0.0.7"
+    file.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match=r"offtrace was 0.0.7 and is \d"):
+        train(spec(), tmp_path, resume=True)
+    notes = Notes()
+    train(spec(), tmp_path, resume=True, allow_changes=True, watcher=notes, stop=after(1))
+    assert any("offtrace was 0.0.7" in line for line in notes.lines)
+    assert json.loads(file.read_text()) == json.loads(original)  # what it goes on with
+
+    with pytest.raises(ValueError, match=r"replay\.frames.*where this version needs"):
+        train(spec(replay_size=320), tmp_path, resume=True, allow_changes=True)
+    assert file.read_bytes() == original  # what does not fit changes nothing
+    train(spec(), tmp_path, resume=True)
+    assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
+
+    result = train(spec(lambda_=0.5), tmp_path, resume=True, allow_changes=True)
+    assert result.spec.lambda_ == 1.0, "a finished run stays what it was"
+    assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
+
+
+def test_changed_settings_are_written_down(tmp_path: Path) -> None:
+    train(spec(), tmp_path, stop=after(2))
+    train(spec(step_size=0.25), tmp_path, resume=True, allow_changes=True, stop=after(1))
+    train(spec(step_size=0.25), tmp_path, resume=True, stop=after(1))
+    assert runs.read_specs(tmp_path)[0][0].step_size == 0.25
+
+
+def test_finished_is_read_back(whole: Whole, tmp_path: Path) -> None:
+    folder = whole("pocket/catch", "retrace")
+    notes = Notes()
+    again = train(spec(), folder, resume=True, watcher=notes)
+    assert again.finished
+    assert len(again.reports) == LAST + 1
+    assert any("finished already" in line for line in notes.lines)
+    with pytest.raises(ValueError, match="holds a run that is finished already"):
+        train(spec(), folder)
+
+
+def test_folders(tmp_path: Path) -> None:
+    """Refused before anything is trained, and what is refused leaves nothing behind."""
+    taken = tmp_path / "a file"
+    taken.write_text("here first")
+    for output in (taken, taken / "below"):
+        with pytest.raises(OSError, match="must be a directory, or a new name"):
+            train(spec(), output)
+    assert taken.read_text() == "here first"
+    new = tmp_path / "new"
+    with pytest.raises(ValueError, match="holds no run to resume"):
+        train(spec(), new, resume=True)
+    with pytest.raises(ValueError, match="`resume` must come with `output`"):
+        train(spec(), resume=True)
+    for wrong in (spec(env="pocket/cach"), spec(num_steps=40), spec(env="NoSuchThing-v0"), spec(env="a\n../b")):
+        with pytest.raises(ValueError):
+            train(wrong, new)
+    with pytest.raises(TypeError):
+        train(spec(options={"no_such_option": 1}), new)
+    assert not new.exists()
+    if os.getuid():
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o500)
+        with pytest.raises(PermissionError):
+            train(spec(), closed / "run")
+
+
+def test_spaces_and_unicode(tmp_path: Path) -> None:
+    folder = tmp_path / "ein Lauf, Größe λ" / "[red]\n2"
+    train(spec(), folder, stop=lambda: True)
+    assert not train(spec(), folder, resume=True, stop=lambda: True).finished
+    assert load_policy(folder).q(np.zeros((2, 10, 10, 2), bool)).shape == (2, 3)
+
+
+WRONG = {
+    "empty": "",
+    "no JSON": "{",
+    "a list": "[]",
+    "no specs": "{}",
+    "no mapping": '{"made_with": {}, "specs": [3]}',
+    "a newer version": '{"made_with": {}, "specs": [{"env": "pocket/catch", "invented_later": 1}]}',
+    "something missing": '{"made_with": {}, "specs": [{"env": "pocket/catch"}]}',
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+def test_spec_of_another_kind(text: str, tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(text)
+    with pytest.raises(ValueError, match=r"spec\.json' is no spec of this version"):
+        train(spec(), tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"spec\.json' is no spec of this version"):
+        load_policy(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} <= {"spec.json", "lock"}
+    assert (tmp_path / "spec.json").read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '[{"returns": "x"}]', '[{"returns": [1.0]}]'])
+def test_result_of_another_kind(text: str, tmp_path: Path) -> None:
+    train(spec(), tmp_path, stop=lambda: True)
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(ValueError, match=r"result\.json' is no result of this version"):
+        train(spec(), tmp_path, resume=True)
+
+
+# -- environments that break (rows 20 to 22) -----------------------------------------------------------------
+
+FAULTY = '''
+"""Episodes of 7 steps; after 17 steps in all it does what the file FAULT says, if it is there."""
+import os, time
+from pathlib import Path
+import gymnasium, numpy as np
+
+class Faulty(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    total = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        self.total += 1
+        observation, reward = self.np_random.uniform(-1, 1, 2).astype(np.float32), float(action)
+        if self.total == 17 and os.path.exists(os.environ["FAULT"]):
+            fault = Path(os.environ["FAULT"]).read_text()
+            if fault == "raise":
+                raise KeyError("no such\\nkey \\x1b[31m")
+            if fault == "hang":
+                time.sleep(60)
+            if fault == "observation":
+                observation[1] = np.nan
+            if fault == "reward":
+                reward = np.inf
+        return observation, reward, self.time == 7, False, {}
+
+gymnasium.register("Faulty-v0", Faulty)
+'''
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file whose content is the fault."""
+    folder = tmp_path_factory.mktemp("faulty")
+    (folder / "offtrace_faulty.py").write_text(FAULTY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("FAULT", str(folder / "fault"))
+        yield folder / "fault"
+
+
+FAULTS = {
+    "raise": (RuntimeError, "KeyError"),
+    "hang": (TimeoutError, "no answer in 2.0 seconds"),
+    "observation": (RuntimeError, "the observation has nan"),
+    "reward": (RuntimeError, "the reward is inf"),
+}
+BROKEN = {"seed": 3, "options": {"allow_import": True, "timeout": 2.0}}
+
+
+def test_environments_that_break(
+    faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each fault stops the run with all that is needed to find it; once mended, the run ends as it would have."""
+    mine = spec("offtrace_faulty:Faulty-v0", **BROKEN)
+    train(mine, tmp_path / "whole")
+    for number, (fault, (kind, text)) in enumerate(FAULTS.items()):
+        faulty.write_text(fault)
+        with pytest.raises(kind) as caught:
+            train(mine, tmp_path / "run", resume=number > 0, checkpoint_seconds=0)
+        for part in ("Faulty-v0", "actor 0, seed 3", "at step 17, action ", text):
+            assert part in str(caught.value)
+        assert checkpoints.load(tmp_path / "run").number == 1  # of 10 steps of each actor; tick 2 broke
+
+    monkeypatch.chdir(tmp_path)
+    faulty.write_text("raise")
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(mine, "--output", "run", "--resume"))
+    assert exit_.value.code == 3
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "seed 3" in stderr
+    assert "\x1b" not in stderr
+    monkeypatch.setenv("OFFTRACE_TRACEBACK", "1")
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(mine, "--output", "run", "--resume"))
+    assert exit_.value.code == 3
+    assert "Traceback" in capsys.readouterr().err
+    faulty.unlink()
+    train(mine, tmp_path / "run", resume=True)
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_an_environment_that_is_no_function_of_its_seed(
+    faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gymnasium
+
+    mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
+    train(mine, tmp_path, stop=after(2))
+    before = {path.name for path in tmp_path.rglob("*")}
+    env = gymnasium.make("Faulty-v0").unwrapped
+    fixed = type(env).reset
+    monkeypatch.setattr(type(env), "reset", lambda self, **given: fixed(self, seed=7))
+    with pytest.raises(ValueError, match="is not where it was after the same 10 actions"):
+        train(mine, tmp_path, resume=True)
+    assert {path.name for path in tmp_path.rglob("*")} == before
+
+
+# -- learning that breaks (rows 26 to 28) --------------------------------------------------------------------
+
+
+def test_divergence_ends_a_run(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = spec(step_size=1e30)
+    with pytest.raises(FloatingPointError) as caught:
+        train(wild, tmp_path / "run", checkpoint_seconds=0)
+    for part in ("pocket/catch", "seed 0", "step 80", "updates were not applied", "gradient", "`step_size`, 1e+30"):
+        assert part in str(caught.value)
+    assert checkpoints.load(tmp_path / "run").number == 1
+    assert len(telemetry.read(tmp_path / "run" / "progress.jsonl")) == 2
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(wild, "--output", "other", "--quiet"))
+    assert exit_.value.code == 3
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert stderr.startswith("offtrace: pocket/catch (seed 0): by step 80 ")
+
+
+def test_divergence_in_a_population(whole: Whole) -> None:
+    """The others go on, and do not notice."""
+    results = train(population(step_size=1e30))
+    assert any("updates were not applied" in event for event in results[1].reports[2].events)
+    for i in (0, 2, 3):
+        expected = (whole("population") / f"progress-{i}.jsonl").read_bytes()
+        assert b"".join(map(telemetry._line, results[i].reports)) == expected
+
+
+def test_values_beyond_any_return() -> None:
+    result = train(spec(step_size=100.0))
+    event = result.reports[-1].events[0]
+    assert event.startswith("|Q| reached ")
+    assert event.endswith("beyond any possible return of 1")
+
+
+def test_values_that_are_not_finite() -> None:
+    """Also where no update has met them yet: such a state must never be saved."""
+    tick = SimpleNamespace(num_refused=np.array([0]))
+    for value in (np.nan, np.inf):
+        probe = SimpleNamespace(metrics=SimpleNamespace(largest_q=np.array([value])), largest_reward=np.array([1.0]))
+        assert training._events(resolved(spec()), 1.0, tick, probe, 0) == ("Q is not finite",)
+
+
+def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    real = Synchronous.advance
+
+    def advance(self: Synchronous, state: Any, num_iterations: int, *, learns: bool) -> Any:
+        if learns:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.\nA long\ntable")
+        return real(self, state, num_iterations, learns=learns)
+
+    monkeypatch.setattr(Synchronous, "advance", advance)
+    with pytest.raises(MemoryError, match=r"Lower `replay_size` \(160\), `num_actors` \(4\).* is intact") as caught:
+        train(spec(), tmp_path / "run", checkpoint_seconds=0)
+    assert isinstance(caught.value.__cause__, jax.errors.JaxRuntimeError)
+    assert checkpoints.load(tmp_path / "run").number == 1
+    with (
+        pytest.raises(MemoryError, match="fewer than 4 members"),
+        training._explained_memory(SimpleNamespace(specs=[resolved(one) for one in population()]), None),
+    ):
+        advance(SimpleNamespace(), None, 1, learns=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(spec(), "--output", "run", "--resume", "--quiet"))
+    assert exit_.value.code == 3
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "Lower `replay_size` (160)" in stderr
+
+
+# -- the command line (row 24) -------------------------------------------------------------------------------
+
+
+def arguments(given: TrainSpec, *more: str) -> list[str]:
+    """The spec as a person would type it."""
+    typed = ["train", given.env]
+    for name, value in vars(given).items():
+        if name == "env" or value is None or value == {}:
+            continue
+        option = "--" + name.rstrip("_").replace("_", "-")
+        if isinstance(value, bool):
+            typed.append(option if value else option.replace("--", "--no-"))
+        elif isinstance(value, dict):
+            typed += [option, *(str(part) for pair in value.items() for part in pair)]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            typed += [option, *map(str, value)]
+        else:
+            typed += [option, str(value)]
+    return [*typed, *more]
+
+
+def started(cwd: Path, cache: dict[str, str], *typed: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from offtrace.cli import main; main()", *typed]
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, **cache, "COLUMNS": "200", "TERM": "dumb"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_ticks(process: subprocess.Popen[str], progress: Path, num_ticks: int) -> None:
+    end = time.monotonic() + 60
+    while not progress.exists() or progress.read_bytes().count(b"\n") < num_ticks:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_interrupted_and_resumed(cache: dict[str, str], tmp_path: Path) -> None:
+    """Ctrl-C, then SIGTERM, then to the end: the same as without."""
+    long = spec(num_steps=20_000)
+    folder = tmp_path / "a run"
+    num_ticks = 3
+    for number, resume in ((signal.SIGINT, []), (signal.SIGTERM, ["--resume"])):
+        with started(tmp_path, cache, *arguments(long, "--output", "a run", *resume)) as process:
+            wait_for_ticks(process, folder / "progress.jsonl", num_ticks)
+            process.send_signal(number)
+            began = time.monotonic()
+            stdout, stderr = process.communicate(timeout=30)
+            assert time.monotonic() - began < 10
+        assert process.returncode == 130, stderr
+        assert stderr == ""
+        assert "Stopped and saved" in stdout
+        assert "--output 'a run' --resume" in stdout
+        saved = checkpoints.load(folder).number
+        assert len(telemetry.read(folder / "progress.jsonl")) == saved + 1 >= num_ticks
+        num_ticks = saved + 3
+    with started(tmp_path, cache, *arguments(long, "--output", "a run", "--resume", "--json")) as process:
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert json.loads(stdout)["folder"] == "a run"
+    train(long, tmp_path / "whole")
+    assert digest(folder) == digest(tmp_path / "whole")
+
+
+COMPUTES = """
+import hashlib
+from offtrace.verbs.train import _signals
+
+with _signals() as stopping:
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes without a turn for Python, as a long tick is
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
+    """Even in the middle of a compiled program, where Python's own handlers do not get a turn."""
+    with subprocess.Popen([sys.executable, "-c", COMPUTES], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(number)
+        try:
+            assert process.wait(5) == 128 + number
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (["train", "pocket/cach"], "pocket/catch"),
+        (["train", "pocket/catch", "--trace", "retrase"], "did you mean retrace"),
+        (["train", "pocket/catch", "--resume"], "no run"),
+        (["train", "pocket/catch", "--num-steps", "1"], "`num_steps`"),
+        (["train", "a\n../b", "--output", "x"], "a\\n../b"),
+        (["train", "CartPole-v1", "--options", "vectorization", "parallel"], "vectorization"),
+        (["watch", "nothing"], "holds no run"),
+    ],
+    ids=lambda value: " ".join(value[1:3]) if isinstance(value, list) else "",
+)
+def test_wrong_input(
+    wrong: list[str],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(wrong)
+    assert exit_.value.code == 2
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert text in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- several devices -----------------------------------------------------------------------------------------
+
+SPREADS = """
+import json, sys
+import jax
+from offtrace.agent.spec import from_json
+from offtrace.agent.training import runtime_for, train
+
+specs = [from_json(one) for one in json.loads(sys.argv[2])]
+train(specs, sys.argv[1])
+runtime = runtime_for(specs)
+state, _ = runtime.advance(runtime.start(), 10, learns=False)
+print(len(jax.devices()), {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state.learner.params)})
+"""
+
+
+def test_two_devices(whole: Whole, cache: dict[str, str], tmp_path: Path) -> None:
+    """Four members, two on each device, as on one."""
+    folder = whole("population")
+    plans = json.loads((folder / "spec.json").read_text())["specs"]
+    assert [from_json(plan) for plan in plans] == [resolved(one) for one in population()]
+    done = subprocess.run(
+        [sys.executable, "-c", SPREADS, str(tmp_path / "run"), json.dumps(plans)],
+        env={**os.environ, **cache, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "2 {2}\n"
+    assert digest(tmp_path / "run") == digest(folder)

@@ -1,0 +1,157 @@
+"""Environments on the host: the learner is one iteration behind, and its memory holds what a plain loop would see."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offtrace.agent.host import Host, HostState
+from offtrace.agent.replay import CONTINUES, MASK, RESET
+from offtrace.agent.spec import Plan, TrainSpec, resolved
+from offtrace.environments import make
+from offtrace.environments.interface import Actor, Ended, Row, Space
+
+FILL, LEARN = 10, 15
+"""Iterations without and with learning."""
+
+
+def plan(**changes: Any) -> Plan:
+    small: dict[str, Any] = {
+        "env": "CartPole-v1",
+        "seed": 5,
+        "hidden_sizes": (8,),
+        "num_actors": 3,
+        "steps_per_update": 6,  # two rounds of three actors, then one update
+        "window": 3,
+        "num_windows": 4,
+        "fill": 30,
+        "replay_size": 300,
+        "num_steps": 1_000,
+        "epsilon_steps": 100,
+    }
+    return resolved(TrainSpec(**{**small, **changes}))
+
+
+@pytest.fixture(scope="module")
+def driven() -> Iterator[tuple[Host, HostState, list[tuple[int, int, int]]]]:
+    """A host after some iterations; with steps, updates and rows in memory after each."""
+    host = Host(make("gymnasium/CartPole-v1"), [plan()])
+    state, seen = host.start(), []
+    for number in range(FILL + LEARN):
+        state, _ = host.advance(state, 1, learns=number >= FILL)
+        seen.append((*host.counts(state), int(state.member.replay.num_steps)))
+    yield host, state, seen
+    host.close()
+
+
+def test_the_learner_is_one_iteration_behind(driven: Any) -> None:
+    host, _, seen = driven
+    assert (host.program.rounds, host.program.updates) == (2, 1)
+    for number, (num_steps, num_updates, num_rows) in enumerate(seen):
+        assert num_steps == (number + 1) * 2 * 3
+        assert num_rows == number * 2, "the last chunk waits"
+        assert num_updates == max(0, number + 1 - FILL)
+
+
+def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
+    """The same actions, in environments of the same seed: observation, reward and flags of every row and actor."""
+    _, state, _ = driven
+    memory = state.member.replay
+    frames, records = np.asarray(memory.frames), np.asarray(memory.records)
+    with make("gymnasium/CartPole-v1")(num_actors=3, seed=5) as rows:
+        rows.begin()
+        for time, a in enumerate(state.actions):
+            _, row, _ = rows.advance(a.astype(np.int64))
+            if time >= int(memory.num_steps):
+                at = time - int(memory.num_steps)
+                assert all(np.array_equal(own[at], seen) for own, seen in zip(state.pending[0], row, strict=True))
+                assert np.array_equal(state.pending[1][at], a)
+                continue
+            word, reward, mu_a = records[time].T
+            assert np.array_equal(frames[time], row.observation)
+            assert np.array_equal(reward.view(np.float32), row.reward)
+            assert np.array_equal(word & 0xFF, a)
+            for bit, flag in ((RESET, row.reset), (MASK, row.mask), (CONTINUES, row.continues)):
+                assert np.array_equal((word & bit) > 0, flag)
+            assert ((mu_a.view(np.float32) > 0) & (mu_a.view(np.float32) <= 1)).all()
+    assert len(state.actions) == int(memory.num_steps) + 2
+    assert not (records[: int(memory.num_steps), :, 0] & MASK).all(), "no episode ended: nothing was tested"
+
+
+def test_restored_is_the_same(driven: Any) -> None:
+    """In environments made anew, brought there by their actions."""
+    host, state, _ = driven
+    arrays = host.arrays(state)
+    other = Host(make("gymnasium/CartPole-v1"), [plan()])
+    try:
+        again = other.restored(arrays)
+        assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
+        assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
+        wrong = {**arrays, "observation": arrays["observation"] + 1}
+        with pytest.raises(ValueError, match="is not where it was after the same 50 actions"):
+            other.restored(wrong)
+    finally:
+        other.close()
+
+
+# -- evaluation ----------------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """Actor i has episodes of i + 1 steps, each worth 1; after an end it goes on, as vector environments do."""
+
+    observation, num_actions, max_return = Space((2,), np.dtype(np.float32)), 2, None
+
+    def __init__(self, num_actors: int, seed: int) -> None:
+        self.num_actors, self.seed, self.time, self.closed = num_actors, seed, 0, False
+
+    def begin(self) -> Actor:
+        none = np.zeros(self.num_actors, bool)
+        return Actor(None, np.zeros((self.num_actors, 2), np.float32), ~none, none, None, None, None)
+
+    def advance(self, actions: np.ndarray) -> tuple[Actor, Row, Ended]:
+        self.time += 1
+        one = np.ones(self.num_actors, np.float32)
+        ended = self.time % (np.arange(self.num_actors) + 1) == 0
+        flags = np.ones(self.num_actors, bool)
+        return self.begin(), Row(None, flags, flags, one, ~ended), Ended(ended, None, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_every_episode_counts_once() -> None:
+    """Though the first actor ends nine episodes before the last one ends its first."""
+    made: list[Scripted] = []
+
+    def scripted(num_actors: int, seed: int) -> Scripted:
+        made.append(Scripted(num_actors, seed))
+        return made[-1]
+
+    host = Host(scripted, [plan(evaluation_steps=9)])
+    state = host.start()
+    returns, ended = host.evaluate(state, 0, 10)
+    assert returns.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
+    assert ended.tolist() == [[True] * 9 + [False]]
+    host.evaluate(state, 1, 10)
+    host.evaluate(state, 0, 10)
+    assert made[1].seed == made[3].seed != made[2].seed
+    assert [rows.closed for rows in made] == [False, True, True, True]
+    host.close()
+    assert made[0].closed
+
+
+def test_actions_that_do_not_fit_a_byte() -> None:
+    made: list[Scripted] = []
+
+    class Many(Scripted):
+        num_actions = 257
+
+    def many(num_actors: int, seed: int) -> Scripted:
+        made.append(Many(num_actors, seed))
+        return made[-1]
+
+    with pytest.raises(ValueError, match=r"at most 256 actions.* has 257"):
+        Host(many, [plan()])
+    assert made[0].closed

@@ -1,0 +1,201 @@
+"""What a run is: every refusal by name, rule and value; what is chosen for whom; the way to JSON and back."""
+
+import dataclasses
+import json
+import math
+from pathlib import PurePath
+from typing import Any
+
+import pytest
+
+from offtrace.agent import spec as module
+from offtrace.agent.spec import (
+    ALGORITHMS,
+    CHOICES,
+    DEFAULTS,
+    PAPER,
+    POSITIVE,
+    SHARES,
+    SWITCHES,
+    UNLIMITED,
+    WHOLE,
+    Plan,
+    TrainSpec,
+    differences,
+    from_json,
+    full_name,
+    resolved,
+    to_json,
+)
+
+FIELDS = {f.name: f for f in dataclasses.fields(TrainSpec)}
+
+WRONG: list[tuple[str, Any, str]] = [
+    *((name, value, "a whole number of at least") for name in WHOLE for value in (WHOLE[name] - 1, 2.0, True, "3")),
+    *((name, value, r"in \[0, 1\]") for name in SHARES for value in (-0.01, 1.01, math.nan, "0.5", True)),
+    *((name, value, "a finite number above 0") for name in POSITIVE for value in (0, -1.0, math.inf, math.nan, "1")),
+    *((name, value, "one of ") for name in CHOICES for value in ("", "nonsense", 3)),
+    *((name, value, "True or False") for name in SWITCHES for value in (1, "yes")),
+    *(("options", value, "a dict of names") for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})),
+    *(("hidden_sizes", value, "whole numbers of at least 1") for value in ((), (0,), (2.0,), ("3",), (True,))),
+    *((name, 2**31, "under 2³¹") for name in ("seed", "num_steps")),
+    *(("env", value, "the name of an environment") for value in ("", None, 3)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "rule"), WRONG, ids=[f"{name}={value!r}" for name, value, _ in WRONG])
+def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be .*{rule}") as caught:
+        TrainSpec(**{"env": "pocket/catch", name: value})
+    assert str(caught.value).endswith((f"got {value!r}.", f"got {value}."))
+    assert "\n" not in str(caught.value)
+
+
+def test_every_field_has_a_rule() -> None:
+    """A field that is added must be added to the door, too."""
+    ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "hidden_sizes", "options"}
+    assert ruled == set(FIELDS)
+
+
+@pytest.mark.parametrize("name", [name for name, f in FIELDS.items() if f.default is not None and name != "clamp"])
+def test_none_is_only_for_what_can_be_chosen(name: str) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        TrainSpec(**{"env": "pocket/catch", name: None})
+
+
+@pytest.mark.parametrize("name", [name for name, f in FIELDS.items() if f.default is None and name not in UNLIMITED])
+def test_a_plan_has_nothing_left_to_choose(name: str) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be "):
+        from_json({**to_json(resolved(TrainSpec(env="pocket/catch"))), name: None})
+
+
+def test_a_near_miss_gets_a_hint() -> None:
+    with pytest.raises(ValueError, match=r"did you mean tree_backup\?"):
+        TrainSpec(env="pocket/catch", trace="treebackup")
+
+
+# -- what is chosen ------------------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    plan = resolved(TrainSpec(env="NothingTuned-v0"))
+    assert plan.env == "gymnasium/NothingTuned-v0"
+    for name, value in DEFAULTS.items():
+        assert getattr(plan, name) == value
+    assert (plan.epsilon_steps, plan.tick_steps) == (20_000, 2_000)
+    assert all(getattr(plan, f.name) is not None for f in dataclasses.fields(Plan) if f.name not in UNLIMITED)
+
+
+def test_the_later_table_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All < the environment's < the paper's for RMSprop < DQN's < what is given."""
+    row = {
+        "step_size": 0.5,
+        "fill": 300,
+        "window": 8,
+        "num_windows": 5,
+        "target_policy": "softmax",
+        "epsilon_steps": 7,
+    }
+    monkeypatch.setattr(module, "TUNED", {"some/": {**row, "gamma": 0.5}, "some/thing": {"gamma": 0.25}})
+    spec = TrainSpec(env="some/thing", num_steps=10_000)
+    plan = resolved(spec)
+    assert (plan.step_size, plan.fill, plan.window, plan.gamma, plan.epsilon_steps) == (0.5, 300, 8, 0.25, 7)
+    assert resolved(dataclasses.replace(spec, env="some/other")).gamma == 0.5
+    assert resolved(dataclasses.replace(spec, env="gymnasium/some/thing")).gamma == 0.25
+    assert resolved(dataclasses.replace(spec, env="other/some/")).gamma == DEFAULTS["gamma"]
+    paper = resolved(dataclasses.replace(spec, optimiser="rmsprop"))
+    assert (paper.step_size, paper.regularisation) == tuple(PAPER["multi-step"].values())
+    dqn = resolved(dataclasses.replace(spec, optimiser="rmsprop", trace="dqn"))
+    assert (dqn.step_size, dqn.regularisation) == tuple(PAPER["dqn"].values())
+    assert (dqn.window, dqn.num_windows, dqn.target_policy, dqn.double) == (1, 40, "greedy", False)
+    given = {"step_size": 0.1, "num_windows": 3, "target_policy": "exploration", "double": True, "gamma": 0.0}
+    final = resolved(dataclasses.replace(spec, optimiser="rmsprop", trace="dqn", **given))
+    assert {name: getattr(final, name) for name in given} == given
+
+
+def test_dqn_sees_as_many_transitions() -> None:
+    plan = resolved(TrainSpec(env="NothingTuned-v0", trace="dqn"))
+    assert (plan.window, plan.num_windows, plan.target_policy, plan.double) == (1, 64, "greedy", False)
+    assert resolved(TrainSpec(env="NothingTuned-v0", trace="dqn", window=1)) == plan
+    with pytest.raises(ValueError, match="`window` must be 1 for `trace='dqn'`; got 4"):
+        resolved(TrainSpec(env="pocket/catch", trace="dqn", window=4))
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "tick_steps", "fill"), [(1, 1_000, 1), (1_000, 1_000, 500), (10**9, 20_000, 1_000)]
+)
+def test_what_follows_from_the_length(num_steps: int, tick_steps: int, fill: int) -> None:
+    plan = resolved(TrainSpec(env="NothingTuned-v0", num_steps=num_steps))
+    assert (plan.num_steps, plan.tick_steps, plan.fill) == (num_steps, tick_steps, fill)
+    assert plan.epsilon_steps == max(1, num_steps // 10)
+
+
+@pytest.mark.parametrize("trace", ALGORITHMS)
+def test_resolved_twice_is_resolved_once(trace: str) -> None:
+    plan = resolved(TrainSpec(env="CartPole-v1", trace=trace))
+    assert resolved(plan) == plan
+
+
+@pytest.mark.parametrize(
+    ("env", "full"),
+    [
+        ("CartPole-v1", "gymnasium/CartPole-v1"),
+        ("gymnasium/CartPole-v1", "gymnasium/CartPole-v1"),
+        ("pocket/catch", "pocket/catch"),
+        ("pocket/cach", "pocket/cach"),
+        ("module:Name-v0", "gymnasium/module:Name-v0"),
+        ("a.module:space/Name-v0", "gymnasium/a.module:space/Name-v0"),
+    ],
+)
+def test_full_name(env: str, full: str) -> None:
+    assert full_name(env) == full
+    assert full_name(full) == full
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+
+def test_names() -> None:
+    assert TrainSpec(env="minatar/breakout", seed=3).name == "minatar-breakout-retrace-3"
+    assert resolved(TrainSpec(env="CartPole-v1", trace="dqn")).name == "CartPole-v1-dqn-0"
+    assert TrainSpec(env="CartPole-v1", trace="dqn").title == "CartPole-v1  DQN  seed 0"
+    assert TrainSpec(env="CartPole-v1", lambda_=0.9).title == "CartPole-v1  Retrace(λ = 0.9)  seed 0"
+
+
+@pytest.mark.parametrize(
+    "env",
+    ["../../etc", "/etc/passwd", "..", ".", "a\nb", "a\x1b[31m", "a\0b", "..\\..\\c", "~", "-rf", "<b>", "$(x)"],
+)
+def test_names_are_harmless(env: str) -> None:
+    """Row 41: one part of a path, on one line, that is neither hidden nor taken for an option."""
+    name = TrainSpec(env=env).name
+    assert PurePath(name).parts == (name,)
+    assert name.isprintable()
+    assert not set(name) & set("/\\<>$()~ ")
+    assert name[0] not in ".-" or name.strip(".-") == "retrace-0"
+
+
+# -- as data -------------------------------------------------------------------------------------------------
+
+
+def test_through_json_and_back() -> None:
+    plan = resolved(TrainSpec(env="pocket/catch", hidden_sizes=(3, 4), options={"rows": 5, "x": True}, clamp=None))
+    there = json.loads(json.dumps(to_json(plan), allow_nan=False))
+    assert from_json(there) == plan
+    assert isinstance(from_json(there).hidden_sizes, tuple)
+    assert differences(plan, from_json(there)) == {}
+
+
+def test_json_of_another_version() -> None:
+    there = to_json(resolved(TrainSpec(env="pocket/catch")))
+    with pytest.raises(ValueError, match="a spec has no 'added', 'later'; it was written by another version"):
+        from_json({**there, "later": 1, "added": 2})
+    with pytest.raises(ValueError, match="`gamma` must be in"):
+        from_json({**there, "gamma": 2})
+    with pytest.raises(ValueError, match="a spec must have 'gamma'; it was written by another version"):
+        from_json({name: value for name, value in there.items() if name != "gamma"})
+
+
+def test_differences_have_both_values() -> None:
+    one, other = TrainSpec(env="pocket/catch"), TrainSpec(env="pocket/catch", seed=2, options={"rows": 5})
+    assert differences(one, other) == {"seed": (0, 2), "options": ({}, {"rows": 5})}
