@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.agent import synchronous
+from offtrace.agent import learner, replay, synchronous
 from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
 from offtrace.agent.schedules import SwitchingEpsilon
 from offtrace.agent.synchronous import Exploration, ProgramSpec, Settings
@@ -183,6 +183,31 @@ def test_the_three_schedules_of_the_paper() -> None:
     assert (one.following.position.sum(-1) == 40).all()
     probe = synchronous.probe(prog, member, chosen, jax.random.key(0))
     assert float(probe.epsilon[0]) == pytest.approx(each.mean())
+
+
+def test_windows_of_one_step_learn_what_the_learner_would() -> None:
+    """DQN: the target network looks at successors only, and the update is the same."""
+    spec = ProgramSpec(
+        **{
+            **SPEC.__dict__,
+            "window": 1,
+            "steps_per_update": 8,
+            "learner": LearnerSpec(target_policy="greedy", double=False),
+        }
+    )
+    prog, start, fill = compiled(spec, spec.fill, False)
+    chosen = settings(kind="one_step")
+    member, _ = fill(start(chosen, key(3)), chosen)
+    one, alone = (jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, tree) for tree in (member, chosen))
+    target = jax.tree.map(lambda leaf: leaf + 0.1, one.learner.params)
+    one = one._replace(learner=one.learner._replace(target_params=target))
+    found, _ = synchronous.learn(prog, one, alone)
+    seen = replay.sample(one.replay, jax.random.split(one.key, 2)[1], spec.num_windows, 1)
+    batch = learner.Batch(*seen[:7], synchronous.epsilon(prog, one, alone)[seen.actor])
+    expected, _ = learner.update(one.learner, batch, alone.hyper, network=prog.network, spec=spec.learner)
+    pairs = zip(jax.tree.leaves(found.learner.params), jax.tree.leaves(expected.params), strict=True)
+    for a, b in pairs:
+        assert np.asarray(a) == pytest.approx(np.asarray(b), abs=1e-6)
 
 
 def test_the_step_size_is_annealed() -> None:

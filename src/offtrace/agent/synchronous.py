@@ -307,7 +307,11 @@ def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, Pr
     key, *for_samples = jax.random.split(member.key, 1 + num_updates)
     draw = functools.partial(replay.sample, member.replay, num_windows=spec.num_windows, length=spec.window)
     batches = _batch(prog, member, settings, jax.vmap(lambda k: draw(key=k))(jnp.stack(for_samples)))
-    q_target = prog.network(member.learner.target_params, batches.obs)
+    if spec.window == 1:  # Q(x_t, a_t) of the target network cancels from a target of one step: 0 will do
+        later = prog.network(member.learner.target_params, batches.obs[:, 1:])
+        q_target = jnp.concatenate([jnp.zeros_like(later), later], axis=1)
+    else:
+        q_target = prog.network(member.learner.target_params, batches.obs)
     hyper = settings.hyper._replace(step_size=_step_size(member, settings))
 
     def step(state: LearnerState, given: tuple[Batch, jax.Array]) -> tuple[LearnerState, Progress]:

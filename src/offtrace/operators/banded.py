@@ -45,10 +45,12 @@ def shape(mdp: FiniteMDP) -> Shape | None:
     return Shape(below, above, max(below, above) if around else 0)
 
 
-def solve(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, band: Shape) -> np.ndarray:
-    """v, for weights w (X, A) ≥ 0 with γ M_w of spectral radius below 1."""
+def solve(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, band: Shape, spare: np.ndarray | None = None) -> np.ndarray:
+    """v, for weights w (X, A) ≥ 0 with γ M_w of spectral radius below 1. Works in `spare`, if that is enough."""
     num_inside, border = mdp.num_states - band.border, band.border
-    upper = np.empty((num_inside, 1 + band.above))  # of each row: 1/pivot, and what is right of it
+    size = num_inside * (1 + band.above)
+    room = np.empty(size) if spare is None or spare.size < size else spare[:size]
+    upper = room.reshape(num_inside, 1 + band.above)  # of each row: 1/pivot, and what is right of it
     aside = np.zeros((num_inside, border))  # the border's columns; nonzero at both ends, and takes memory only there
     corner, v = np.zeros((border, border)), b.copy()
     fades, returns = _eliminate(*lists(mdp), w, mdp.gamma, band.below, upper, aside, corner, v)

@@ -73,8 +73,10 @@ def evaluate(mdp: FiniteMDP, pi: Any, *, tol: float = 1e-8) -> Solution:
     pi = checked_policy(pi, mdp.shape, "pi")
     ended_in(mdp, pi)
     masses = products.masses(mdp, pi)
-    v, num_sweeps, method = solvers.solve(mdp, pi, products.expected(pi, mdp.r), tol=tol, masses=masses)
-    q, residual = products.checked_backup(mdp, v, pi)
+    q = np.empty(mdp.shape)
+    spare = q.reshape(-1)[: mdp.num_states]  # room to work in, until Q itself is made
+    v, num_sweeps, method = solvers.solve(mdp, pi, products.expected(pi, mdp.r), tol=tol, masses=masses, spare=spare)
+    residual = products.checked_backup(mdp, v, pi, q)
     _, mass = masses
     bound = residual / (1 - mass) if mass < 1 else np.inf
     return solvers.checked(Solution(q, v, residual, bound, num_sweeps, method), tol)

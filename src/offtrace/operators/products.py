@@ -51,15 +51,14 @@ def backup(mdp: FiniteMDP, v: np.ndarray, *, r: np.ndarray | None = None) -> np.
     return out
 
 
-def checked_backup(mdp: FiniteMDP, v: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, float]:
-    """Q = r + γ P v, (X, A), and the greatest |Σ_a w Q − v|, in one pass."""
+def checked_backup(mdp: FiniteMDP, v: np.ndarray, w: np.ndarray, out: np.ndarray) -> float:
+    """out = r + γ P v, (X, A), and the greatest |Σ_a w out − v|, in one pass."""
     if is_small(mdp):
-        q = backup(mdp, v, r=mdp.r)
-        return q, float(abs(expected(w, q) - v).max())
+        out[:] = backup(mdp, v, r=mdp.r)
+        return float(abs(expected(w, out) - v).max())
     from offtrace.operators import compiled
 
-    q = np.empty(mdp.shape)
-    return q, max(over_states(mdp, compiled.checked_backup, *lists(mdp), w, mdp.gamma, mdp.r, v, q))
+    return max(over_states(mdp, compiled.checked_backup, *lists(mdp), w, mdp.gamma, mdp.r, v, out))
 
 
 def expected(w: np.ndarray, q: np.ndarray) -> np.ndarray:

@@ -51,19 +51,29 @@ class Solution(NamedTuple):
 
 
 def solve(
-    mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, *, tol: float, masses: tuple[float, float] | None = None
+    mdp: FiniteMDP,
+    w: np.ndarray,
+    b: np.ndarray,
+    *,
+    tol: float,
+    masses: tuple[float, float] | None = None,
+    spare: np.ndarray | None = None,
 ) -> tuple[np.ndarray, int, str]:
-    """v = b + γ M_w v, with the passes it took and the method; w ≥ 0 with γ M_w of spectral radius below 1."""
+    """v = b + γ M_w v, with the passes it took and the method; w ≥ 0 with γ M_w of spectral radius below 1.
+
+    `spare`, of X numbers or more, may be written over; the result is elsewhere.
+    """
     if products.is_small(mdp):
         return _dense(np.eye(mdp.num_states) - mdp.gamma * products.state_matrix(mdp, w), b), 1, "dense"
     if products.is_banded(mdp) and mdp.gamma > 0.5:
         band = _band(mdp)
         if band is not None:
-            return _banded(mdp, w, b, band), 1, "banded"
+            return _banded(mdp, w, b, band, spare), 1, "banded"
         chain = products.merged(mdp, w)
         if chain is not None:
             return _eliminated(mdp, chain, b), 1, "superlu"
-    return _sparse(mdp, w, b, tol, masses or products.masses(mdp, w))
+    spare = np.empty(mdp.num_states) if spare is None else spare
+    return _sparse(mdp, w, b, tol, masses or products.masses(mdp, w), spare[: mdp.num_states])
 
 
 def best(mdp: FiniteMDP, *, tol: float) -> tuple[np.ndarray, int, str]:
@@ -130,10 +140,10 @@ def _band(mdp: FiniteMDP) -> Any:
     return banded.shape(mdp) if products.is_banded(mdp) else None
 
 
-def _banded(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, band: Any) -> np.ndarray:
+def _banded(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, band: Any, spare: np.ndarray | None = None) -> np.ndarray:
     from offtrace.operators import banded
 
-    return banded.solve(mdp, w, b, band)
+    return banded.solve(mdp, w, b, band, spare)
 
 
 def _eliminated(mdp: FiniteMDP, chain: products.Lists, b: np.ndarray) -> np.ndarray:
@@ -181,30 +191,32 @@ def _bounds(changes: list[tuple[float, float]], least_mass: float, most_mass: fl
 
 
 def _sparse(
-    mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, tol: float, masses: tuple[float, float]
+    mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, tol: float, masses: tuple[float, float], spare: np.ndarray
 ) -> tuple[np.ndarray, int, str]:
     from offtrace.operators import compiled
 
     least_mass, most_mass = masses
-    v, new = b.copy(), np.empty(mdp.num_states)  # a sweep from 0 gives b
+    v = own = b.copy()  # a sweep from 0 gives b
+    new = spare
     pace, krylov = _Pace(), True
     passes = 0
-    for _ in range(MAX_SWEEPS):
+    while passes < MAX_SWEEPS:
         passes += 1
         changes = products.over_states(mdp, compiled.sweep, *products.lists(mdp), w, mdp.gamma, b, v, new)
         low, high = _bounds(changes, least_mass, most_mass)
         v, new = new, v
+        middle = (low + high) / 2 if math.isfinite(low + high) else 0.0
         if high - low <= 2 * tol or pace.stuck(high - low, v, most_mass):
-            return v + (low + high) / 2, passes, "sweeps"
+            return np.add(v, middle, out=own), passes, "sweeps"
         if krylov and pace.sweeps_left(high - low, tol) > FEW_SWEEPS:
-            trial = v + (low + high) / 2 if math.isfinite(low + high) else v.copy()
+            trial = v + middle
             goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
             steps, done = _bicgstab(mdp, w, b, trial, goal)
             passes += 2 * steps
             if done:
                 return trial, passes, "bicgstab"
             krylov = False  # it broke down; sweeps always get there
-    return v, passes, "sweeps"
+    return np.add(v, 0.0, out=own), passes, "sweeps"
 
 
 def _bicgstab(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal: float) -> tuple[int, bool]:

@@ -172,11 +172,11 @@ class _Shown(Watcher):
         else:
             there = shlex.quote(str(self.folder))
             lines.append(f"Stopped and saved. Go on with: offtrace train … --output {there} --resume")
-        if self._display is None:
+        if self._display is not None:
+            self._display.finish(lines)
+        if self._display is None or self.quiet:
             for line in lines:
                 self.console.print(line, markup=False, soft_wrap=True)
-        else:
-            self._display.finish(lines)
 
 
 @contextmanager
