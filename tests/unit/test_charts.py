@@ -186,3 +186,40 @@ def test_a_missing_package_names_the_extra(monkeypatch, package):
     with pytest.raises(ImportError) as refused:
         importlib.import_module("offtrace.report.charts")
     assert str(refused.value) == f"charts need `{package}`: pip install 'offtrace[report]'"
+
+
+def _reports(returns, num_episodes=2):
+    from offtrace.agent.telemetry import Report
+
+    nan = float("nan")
+    return [
+        Report(i, 1000 * i, i, num_episodes, value, 1.0, 0.1, 1e-3, *(nan,) * 7, off_policy_by_age=(nan,) * 5)
+        for i, value in enumerate(returns)
+    ]
+
+
+def test_learning_curves_are_means_of_runs_with_a_band():
+    from offtrace.report.curves import POINTS, learning_curves
+
+    runs = {"retrace": [_reports([float("nan"), *[float(k)] * POINTS]) for k in range(6)]}
+    runs["dqn"] = [_reports([float("nan"), *[9.0] * POINTS])]
+    rows = learning_curves(runs, title="t", subtitle="s").layer[1].data.values
+    assert len(rows) == 2 * POINTS
+    ours = [row for row in rows if row["algorithm"] == "Retrace(λ)"]
+    assert {(row["mean"], row["low"], row["high"]) for row in ours} == {(2.5, 1.0, 4.0)}
+    assert {(row["mean"], row["low"], row["high"]) for row in rows if row not in ours} == {(9.0, 9.0, 9.0)}
+
+
+def test_learning_curves_weigh_by_episodes():
+    from offtrace.report.curves import learning_curves
+
+    few, many = _reports([float("nan"), 1.0], 1), _reports([float("nan"), 4.0], 2)
+    chart = learning_curves({"retrace": [[few[0], few[1], many[1]]]}, title="t", subtitle="s")
+    assert [row["mean"] for row in chart.layer[1].data.values] == [3.0]
+
+
+def test_learning_curves_need_runs():
+    from offtrace.report.curves import learning_curves
+
+    with pytest.raises(ValueError, match="at least one run"):
+        learning_curves({"retrace": []}, title="t", subtitle="s")

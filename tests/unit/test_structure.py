@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "environments": set(),
     "agent": {"arrays", "refusals", "policies", "traces", "returns", "environments"},
     "experiments": {"mdp", "online", "scores", "agent", "traces"},
-    "report": {"scores", "safety", "experiments"},
+    "report": {"scores", "safety", "experiments", "agent"},
     "bench": set(),
     "reproduce": {"returns", "scores", "report", "experiments"},
     "verbs": {"doctor", "safety", "mdp", "policies", "operators", "report", "environments", "agent"},

@@ -25,12 +25,20 @@ WIDTH, HEIGHT = 540, 340
 LABEL_SIZE = 14
 LABEL_GAP = 1.3 * LABEL_SIZE / HEIGHT  # in units of the y axis, which always runs from 0 to 1
 
-NAMES = {"retrace": "Retrace(λ)", "tree_backup": "TB(λ)", "q_star": "Q*(λ)", "dqn": "DQN", "one_step": "one-step"}
+NAMES = {
+    "retrace": "Retrace(λ)",
+    "tree_backup": "TB(λ)",
+    "q_star": "Q*(λ)",
+    "q_lambda": "Q(λ)",
+    "dqn": "DQN",
+    "one_step": "one-step",
+}
 # Okabe and Ito's palette: distinct with every common colour blindness. The baseline is grey, and dashed.
 COLOURS = {
     "retrace": "#0072B2",
     "tree_backup": "#D55E00",
     "q_star": "#009E73",
+    "q_lambda": "#009E73",
     "dqn": "#555555",
     "one_step": "#555555",
 }
@@ -107,7 +115,7 @@ def score_distribution_chart(
     steps = distribution_steps(z)
     _check_algorithms(algorithms, num_columns=len(steps), name="z")
     rows = [
-        {"algorithm": _name(algorithm), "score": x, "fraction": f}
+        {"algorithm": named(algorithm), "score": x, "fraction": f}
         for algorithm, points in zip(algorithms, steps, strict=True)
         for x, f in zip(points.x.tolist(), points.f.tolist(), strict=True)
     ]
@@ -118,7 +126,7 @@ def score_distribution_chart(
     lines = alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
         x=x.scale(domain=[0, 1]).axis(tickCount=5),
         y=y.scale(domain=[0, 1]),
-        color=_colour(algorithms),
+        color=colour(algorithms),
         strokeDash=_dash(algorithms),
     )
     labels = _end_labels(algorithms, x=1.0, heights=[float(points.f[-1]) for points in steps])
@@ -157,19 +165,19 @@ def average_by_lambda_chart(
         raise ValueError(f"`lambdas` must increase, got {lambdas.tolist()}; sort them with their rows")
     _check_algorithms(algorithms, num_columns=averages.shape[1], name="averages")
     rows = [
-        {"algorithm": _name(algorithm), "lambda": lambda_, "average": average}
+        {"algorithm": named(algorithm), "lambda": lambda_, "average": average}
         for algorithm, column in zip(algorithms, averages.T.tolist(), strict=True)
         for lambda_, average in zip(lambdas.tolist(), column, strict=True)
     ]
     x = alt.X("lambda:Q", title="λ").axis(values=lambdas.tolist(), format="~g")
     x = x.scale(domain=[min(0.0, float(lambdas[0])), max(1.0, float(lambdas[-1]))], nice=False)
     y = alt.Y("average:Q", title=y_title).scale(domain=[0, 1]).axis(tickCount=5)
-    data, colour = alt.InlineData(values=rows), _colour(algorithms)
+    data, paint = alt.InlineData(values=rows), colour(algorithms)
     lines = alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=1.5, opacity=0.45)).encode(
-        x=x, y=y, color=colour, strokeDash=_dash(algorithms)
+        x=x, y=y, color=paint, strokeDash=_dash(algorithms)
     )
     points = alt.Chart(data, mark=alt.MarkDef(type="circle", size=80, opacity=1)).encode(
-        x=x, y=y, color=colour, tooltip=["algorithm:N", "lambda:Q", "average:Q"]
+        x=x, y=y, color=paint, tooltip=["algorithm:N", "lambda:Q", "average:Q"]
     )
     labels = _end_labels(algorithms, x=float(lambdas[-1]), heights=averages[-1].tolist())
     return finished(lines, points, labels, title=title, subtitle=subtitle)
@@ -193,7 +201,7 @@ def save(chart: alt.LayerChart, stem: str | Path) -> tuple[Path, ...]:
     return paths
 
 
-def _name(algorithm: str) -> str:
+def named(algorithm: str) -> str:
     return NAMES.get(algorithm, algorithm)
 
 
@@ -205,15 +213,15 @@ def _check_algorithms(algorithms: Sequence[str], *, num_columns: int, name: str)
         )
 
 
-def _colour(algorithms: Sequence[str]) -> alt.Color:
+def colour(algorithms: Sequence[str]) -> alt.Color:
     free = cycle([*OTHER_COLOURS, *(colour for known, colour in COLOURS.items() if known not in algorithms)])
     colours = [COLOURS[a] if a in COLOURS else next(free) for a in algorithms]
-    return alt.Color("algorithm:N", legend=None).scale(domain=[_name(a) for a in algorithms], range=colours)
+    return alt.Color("algorithm:N", legend=None).scale(domain=[named(a) for a in algorithms], range=colours)
 
 
 def _dash(algorithms: Sequence[str]) -> alt.StrokeDash:
     dashes = [[6, 3] if a in BASELINES else [1, 0] for a in algorithms]
-    return alt.StrokeDash("algorithm:N", legend=None).scale(domain=[_name(a) for a in algorithms], range=dashes)
+    return alt.StrokeDash("algorithm:N", legend=None).scale(domain=[named(a) for a in algorithms], range=dashes)
 
 
 def _end_labels(algorithms: Sequence[str], *, x: float, heights: Sequence[float]) -> alt.Chart:
@@ -228,10 +236,10 @@ def _end_labels(algorithms: Sequence[str], *, x: float, heights: Sequence[float]
     for column in reversed(order):
         placed[column] = min(placed[column], highest)
         highest = placed[column] - LABEL_GAP
-    rows = [{"algorithm": _name(a), "x": x, "y": placed[column]} for column, a in enumerate(algorithms)]
+    rows = [{"algorithm": named(a), "x": x, "y": placed[column]} for column, a in enumerate(algorithms)]
     mark = alt.MarkDef(type="text", align="left", baseline="middle", dx=10, fontSize=LABEL_SIZE, fontWeight="bold")
     return alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
-        x="x:Q", y="y:Q", text="algorithm:N", color=_colour(algorithms)
+        x="x:Q", y="y:Q", text="algorithm:N", color=colour(algorithms)
     )
 
 

@@ -1,0 +1,80 @@
+"""A whole population in one program on an accelerator: environment steps/s of all members together.
+
+Every member is an agent on MinAtar Breakout with 16 actors, batches of 64 transitions, an update every 4 steps of its
+actors, and a memory of 100,000 transitions; the members differ in trace, λ and seed. A call is 50 iterations, acting
+and learning; compiling and filling the memory are not timed. On a CPU members run one after the other, and there is a
+row for one only.
+"""
+
+from collections.abc import Callable
+
+from offtrace.bench import Benchmark, LeftOut
+
+ITERATIONS, NUM_ACTORS = 50, 16
+TRACES = (("retrace", 1.0), ("retrace", 0.9), ("tree_backup", 1.0), ("q_lambda", 0.9))
+
+
+def population(num_members: int, *, precision: str, optimiser: str = "adam") -> Callable[[], object]:
+    import jax
+
+    from offtrace.agent.spec import TrainSpec, resolved
+    from offtrace.agent.training import runtime_for
+
+    on_cpu = jax.default_backend() == "cpu"
+    if on_cpu and (num_members > 1 or precision != "float32"):
+        raise LeftOut("for an accelerator")
+    specs = [
+        resolved(
+            TrainSpec(
+                env="minatar/breakout",
+                trace=TRACES[i % len(TRACES)][0] if num_members > 1 else "retrace",
+                lambda_=TRACES[i % len(TRACES)][1],
+                seed=i,
+                num_actors=NUM_ACTORS,
+                precision=precision,
+                optimiser=optimiser,
+            )
+        )
+        for i in range(num_members)
+    ]
+    runtime = runtime_for(specs)
+    state, _ = runtime.advance(runtime.start(), runtime.program.fill, learns=False)
+    state, _ = runtime.advance(state, ITERATIONS, learns=True)
+
+    def run() -> object:
+        nonlocal state
+        state, tick = runtime.advance(state, ITERATIONS, learns=True)
+        return tick.loss
+
+    return run
+
+
+def megabytes(num_members: int, _: str) -> float:
+    """Of one member between two calls, by the shapes of its state."""
+    import jax
+
+    from offtrace.agent.spec import TrainSpec, resolved
+    from offtrace.agent.training import runtime_for
+
+    spec = resolved(TrainSpec(env="minatar/breakout", num_actors=NUM_ACTORS))
+    leaves = jax.tree.leaves(jax.eval_shape(runtime_for([spec]).start))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / 1e6
+
+
+BENCHMARK = Benchmark(
+    name="population",
+    question="How many steps/s does a population make in one program? (members)",
+    rows=(1, 88, 440),
+    problem=lambda num_members: num_members,
+    contenders={
+        "bfloat16": lambda num_members: population(num_members, precision="bfloat16"),
+        "float32": lambda num_members: population(num_members, precision="float32"),
+        "bfloat16, RMSprop": lambda num_members: population(num_members, precision="bfloat16", optimiser="rmsprop"),
+    },
+    ours=("float32",),
+    columns={"million steps/s": lambda num_members, s: num_members * NUM_ACTORS * ITERATIONS / s / 1e6},
+    measures={"MB a member": megabytes},
+    repeats=7,
+    min_time=0.2,
+    quick_rows=1,
+)
