@@ -18,6 +18,7 @@ from rich.console import Console
 import offtrace as ot
 from offtrace.verbs.analyze import analyze
 from offtrace.verbs.doctor import doctor
+from offtrace.verbs.sweep import sweep
 from offtrace.verbs.train import train, watch
 
 
@@ -71,6 +72,7 @@ def bench(
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
     "train": train,
+    "sweep": sweep,
     "watch": watch,
     "analyze": analyze,
     "doctor": doctor,

@@ -701,9 +701,9 @@ def test_interrupted_and_resumed(cache: dict[str, str], tmp_path: Path) -> None:
 
 COMPUTES = """
 import hashlib
-from offtrace.verbs.train import _signals
+from offtrace.verbs.train import signals
 
-with _signals() as stopping:
+with signals() as stopping:
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes without a turn for Python, as a long tick is
 """

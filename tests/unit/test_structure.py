@@ -34,7 +34,18 @@ MAY_IMPORT = {
     "report": {"scores", "safety", "experiments", "agent"},
     "bench": set(),
     "reproduce": {"returns", "scores", "report", "experiments"},
-    "verbs": {"doctor", "safety", "mdp", "policies", "operators", "report", "environments", "agent"},
+    "verbs": {
+        "doctor",
+        "safety",
+        "mdp",
+        "policies",
+        "operators",
+        "report",
+        "environments",
+        "agent",
+        "experiments",
+        "scores",
+    },
     "cli": {"reproduce", "bench", "verbs"},
 }
 """Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""

@@ -1,10 +1,6 @@
 """A sweep is data: games × traces × λ × seeds, and anything else that a `TrainSpec` has.
 
-    figure_1, table_3    λ = 1, the four algorithms, every game of the suite
-    table_2              every λ of the paper's Table 2
-
-each at three scales: `pocket` (two cores, minutes), `minatar` (one accelerator), `atari` (the paper's own, which
-needs the games and weeks). Cells that two sweeps share are run once, as a run is known by its spec.
+Cells that two sweeps share are run once, as a run is known by its spec.
 """
 
 import dataclasses
@@ -12,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from offtrace.agent.learner import MARKOV
 from offtrace.agent.runtimes import NUMBERS
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 
 ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "dqn")
 """Of the paper, by our names."""
-LAMBDAS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""Of the paper's Table 2."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +67,7 @@ def packs(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
     groups: dict[str, list[Plan]] = {}
     for spec in specs:
         shape = {name: value for name, value in vars(spec).items() if name not in NUMBERS}
-        alone = spec.trace if spec.trace in ("dqn", *_not_markov()) else ""
-        key = repr((shape, alone, spec.seed if spec.env.startswith("gymnasium/") else None))
-        if spec.env.startswith("gymnasium/"):
-            key += repr(spec)
+        shares = spec.trace in MARKOV
+        key = repr(spec) if spec.env.startswith("gymnasium/") else repr((shape, "" if shares else spec.trace))
         groups.setdefault(key, []).append(spec)
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
-
-
-def _not_markov() -> tuple[str, ...]:
-    from offtrace.traces import TRACES
-
-    return tuple(name for name, cls in TRACES.items() if not cls.markov)
-
-
-# -- presets -------------------------------------------------------------------------------------------------
-
-MINATAR = tuple(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders"))
-POCKET = ("pocket/catch", "pocket/deep_sea", "pocket/cliff", "pocket/cartpole", "pocket/acrobot")

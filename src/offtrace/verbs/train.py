@@ -53,7 +53,7 @@ def train(
     console = Console(stderr=json)
     folder = output or _free(resolved(spec), resume)
     watcher = _Shown(console, folder, quiet=quiet)
-    with watcher, _signals() as stopping:
+    with watcher, signals() as stopping:
         result = run(
             spec,
             folder,
@@ -180,7 +180,7 @@ class _Shown(Watcher):
 
 
 @contextmanager
-def _signals() -> Generator[Callable[[], bool], None, None]:
+def signals() -> Generator[Callable[[], bool], None, None]:
     """Ctrl-C and SIGTERM ask for a stop after the tick; a second one ends the program at once.
 
     Python's handlers wait until a compiled program returns, which may take long, and see two signals as one. A thread

@@ -1,0 +1,114 @@
+"""Sweeps: cells and packs, and an engine that runs what is missing, whatever happened before."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from offtrace.agent.spec import to_json
+from offtrace.experiments import engine
+from offtrace.experiments.spec import Sweep, cells, packs
+from offtrace.experiments.store import Store
+
+SMALL = {
+    "network": "mlp",
+    "hidden_sizes": (16,),
+    "num_actors": 4,
+    "num_steps": 400,
+    "fill": 80,
+    "replay_size": 400,
+    "tick_steps": 100,
+    "evaluation_ticks": 0,
+    "evaluation_episodes": 2,
+    "evaluation_steps": 20,
+}
+
+
+def small(**changes) -> Sweep:
+    return Sweep("small", **{"games": ("pocket/catch",), "traces": ("retrace", "dqn"), "settings": SMALL, **changes})
+
+
+def checksums(path: Path) -> dict[str, str]:
+    with Store(path, read_only=True) as store:
+        return {run.fingerprint: run.checksum for run in store.runs() if run.status == "done"}
+
+
+def test_cells_are_all_combinations_once() -> None:
+    sweep = small(lambdas=(0.5, 1.0), num_seeds=3)
+    found = [(spec.trace, spec.lambda_, spec.seed) for spec in cells(sweep)]
+    assert len(found) == len(set(found)) == 2 * 3 + 3
+    assert {lambda_ for trace, lambda_, _ in found if trace == "dqn"} == {0.0}
+
+
+def test_settings_of_one_game() -> None:
+    sweep = small(games=("pocket/catch", "pocket/cartpole"), by_game={"pocket/cartpole": {"step_size": 0.5}})
+    assert {(spec.env, spec.step_size) for spec in cells(sweep)} >= {("pocket/cartpole", 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"games": ()}, "`games` must be at least one"),
+        ({"num_seeds": 0}, "`num_seeds` must be at least 1; got 0"),
+        ({"settings": {"step": 1}}, "`settings` must be fields of a TrainSpec; got 'step'"),
+        ({"settings": {"seed": 1}}, "got 'seed'"),
+    ],
+)
+def test_wrong_sweeps_are_refused(change: dict, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        small(**change)
+
+
+def test_packs_share_a_program() -> None:
+    """DQN has its own, so have traces that are not Markov, and environments on the host are alone."""
+    sweep = small(traces=("retrace", "tree_backup", "rbis", "dqn"), lambdas=(0.5, 1.0), num_seeds=2)
+    assert sorted(len(pack) for pack in packs(cells(sweep), 100)) == [2, 4, 8]
+    assert max(len(pack) for pack in packs(cells(sweep), 3)) == 3
+    host = small(games=("CartPole-v1",), traces=("retrace",), num_seeds=2)
+    assert [len(pack) for pack in packs(cells(host), 100)] == [1, 1]
+
+
+def test_only_what_is_missing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the first pack, gone on with, made larger; at the end as if nothing had happened."""
+    path, specs = tmp_path / "results.sqlite", cells(small(num_seeds=2))
+    asked = iter([False, False, True])
+    stopped = engine.run(specs, path, jobs=0, stop=lambda: next(asked, True))
+    assert stopped.num_done == 0
+    assert 0 < stopped.num_steps < stopped.total_steps
+    assert (tmp_path / "results.sqlite.work").exists()
+    done = engine.run(specs, path, jobs=0)
+    assert (done.num_done, done.num_failed, done.num_steps) == (4, 0, done.total_steps)
+    assert not (tmp_path / "results.sqlite.work").exists()
+    first = checksums(path)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is missing")
+
+    monkeypatch.setattr(engine, "work", never)
+    engine.run(specs, path, jobs=0)
+    monkeypatch.undo()
+
+    # In processes, one of which is killed: the same results, cell by cell.
+    other, killed = tmp_path / "other.sqlite", []
+
+    def kill(_: engine.Progress) -> None:
+        for child in multiprocessing.active_children()[:1]:
+            if not killed:
+                killed.append(child.pid)
+                child.kill()
+
+    done = engine.run(specs, other, jobs=2, tell=kill)
+    assert killed
+    assert (done.num_done, done.num_failed) == (4, 0)
+    assert checksums(other) == first
+
+
+def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
+    wrong = cells(small(traces=("retrace",), num_seeds=1, settings={**SMALL, "num_steps": 60}))  # less than is filled
+    right = cells(small(traces=("retrace",), num_seeds=1))
+    done = engine.run([*wrong, *right], tmp_path / "results.sqlite", jobs=0)
+    assert (done.num_done, done.num_failed) == (1, 1)
+    with Store(tmp_path / "results.sqlite", read_only=True) as store:
+        failed = store.runs(status="failed")
+    assert failed[0].spec == to_json(wrong[0])
+    assert "`num_steps` must be more than" in failed[0].failure
