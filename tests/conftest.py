@@ -2,17 +2,13 @@
 
 import sys
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
-
-MAPS = Path("/proc/self/maps")
-MANY = 25_000
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled_programs_are_let_go() -> Generator[None]:
     """XLA keeps every program that it compiled in maps of its own, and a process may have 65,530 of those."""
     yield
-    if "jax" in sys.modules and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY:
+    if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
