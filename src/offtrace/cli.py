@@ -25,7 +25,7 @@ from offtrace.verbs.train import train, watch
 def reproduce(output: Path = Path("reproduction"), json: bool = False) -> None:
     """What exists of the paper, recomputed on this machine.
 
-    Today: the traces on a worked example, and the published tables rescored, with their figures.
+    Today: the traces on a worked example, the published tables rescored, the comparison on twenty small MDPs.
     Example: offtrace reproduce --output reproduction
 
     Args:
@@ -69,6 +69,9 @@ def bench(
         _print_json([result.as_dict() for result in results])
 
 
+AGENT = ("jax", "equinox", "optax", "gymnasium", "safetensors")
+"""What only training needs: the extra `agent`."""
+
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
     "train": train,
@@ -102,6 +105,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in AGENT:
+            _complain(error, in_full=True)
+            sys.exit(3)
+        print(f"offtrace: this needs `{missing}`: pip install 'offtrace[agent]'", file=sys.stderr)
+        sys.exit(2)
     except Exception as error:
         foreseen = isinstance(error, FloatingPointError | MemoryError | OSError) or type(error) is RuntimeError
         _complain(error, in_full=not foreseen)

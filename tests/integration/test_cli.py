@@ -76,3 +76,11 @@ def test_output_that_is_a_file(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "taken" in done.stderr
     assert (tmp_path / "taken").read_text() == "here first"
+
+
+def test_training_without_its_extra_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['jax'] = None; from offtrace.cli import main; main(['train', 'pocket/catch'])"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=EIGHTY, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "offtrace: this needs `jax`: pip install 'offtrace[agent]'\n"
