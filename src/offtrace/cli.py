@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -18,23 +18,32 @@ from rich.console import Console
 import offtrace as ot
 from offtrace.verbs.analyze import analyze
 from offtrace.verbs.doctor import doctor
+from offtrace.verbs.report import report
 from offtrace.verbs.sweep import sweep
 from offtrace.verbs.train import train, watch
 
 
-def reproduce(output: Path = Path("reproduction"), json: bool = False) -> None:
-    """What exists of the paper, recomputed on this machine.
+def reproduce(
+    scale: Literal["pocket", "minatar", "atari"] = "pocket",
+    output: Path = Path("reproduction"),
+    jobs: int | None = None,
+    json: bool = False,
+) -> None:
+    """The paper on this machine: theory, its comparison in tables and with networks, its tables, and one page.
 
-    Today: the traces on a worked example, the published tables rescored, the comparison on twenty small MDPs.
+    Stop it at any time: the same command goes on. Runs that are done are not run again.
     Example: offtrace reproduce --output reproduction
 
     Args:
-        output: folder for figures, tables and numbers; made if it is not there.
+        scale: of the comparison with networks: pocket is minutes on two cores, minatar minutes on one accelerator,
+            atari the paper's own (60 games, 200 million frames a run).
+        output: folder for the page, figures, tables and results; made if it is not there.
+        jobs: processes at once; one for each core if not given, and 0 for none but this, as on an accelerator.
         json: print the numbers as JSON, for a program to read.
     """
     from offtrace import reproduce as room
 
-    numbers = room.run(output, Console(stderr=json))
+    numbers = room.run(output, Console(stderr=json), scale=scale, jobs=jobs)
     if json:
         _print_json(numbers)
 
@@ -71,11 +80,14 @@ def bench(
 
 AGENT = ("jax", "equinox", "optax", "gymnasium", "safetensors")
 """What only training needs: the extra `agent`."""
+EXTRAS = {**dict.fromkeys(AGENT, "agent"), "ale_py": "atari"}
+"""Which extra brings what may be missing."""
 
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
     "train": train,
     "sweep": sweep,
+    "report": report,
     "watch": watch,
     "analyze": analyze,
     "doctor": doctor,
@@ -107,10 +119,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(0)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in AGENT:
+        if missing not in EXTRAS:
             _complain(error, in_full=True)
             sys.exit(3)
-        print(f"offtrace: this needs `{missing}`: pip install 'offtrace[agent]'", file=sys.stderr)
+        print(f"offtrace: this needs `{missing}`: pip install 'offtrace[{EXTRAS[missing]}]'", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
         foreseen = isinstance(error, FloatingPointError | MemoryError | OSError) or type(error) is RuntimeError

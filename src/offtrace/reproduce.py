@@ -1,14 +1,23 @@
-"""What exists of the paper, recomputed: the traces on a worked example, which of them are safe, its comparison in
-the tabular world, and its published tables rescored."""
+"""The paper, at a scale that fits this machine: the traces on a worked example, its comparison in tables and with
+networks, its published tables, and one page with all of it.
 
-import csv
+    reproduction/
+      index.html        the page; figures/, tables/ and data/ are its parts as files
+      results.sqlite    every run of the comparison with networks: what is there is not run again
+      numbers.json      the worked example and the published tables rescored
+"""
+
 import json
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -28,34 +37,96 @@ EXAMPLE: dict[str, Any] = {
 }
 """Four steps, two actions, with ratios below and above 1: ρ_1 = ½, ρ_2 = 4, ρ_3 = ½."""
 
-NAMES = {"retrace": "Retrace(λ)", "tree_backup": "TB(λ)", "dqn": "DQN", "q_star": "Q*(λ)"}
+NAMES = {
+    "retrace": "Retrace(λ)",
+    "tree_backup": "TB(λ)",
+    "q_star": "Q*(λ)",
+    "q_lambda": "Q(λ)",
+    "dqn": "DQN",
+    "one_step": "one-step",
+}
+HEADINGS = {"20 small MDPs, in tables": "tables", "The paper's 60 Atari games": "paper"}
 
 
-def run(output: Path, console: Console) -> dict[str, Any]:
-    """Prints it, writes figures and tables into `output`, and gives back the numbers."""
+SIGNS = {"holds": ("✓", "green"), "does not hold": ("✗", "red"), "cannot tell": ("?", "yellow")}
+
+
+def run(output: Path, console: Console, *, scale: str = "pocket", jobs: int | None = None) -> dict[str, Any]:
+    """Prints it, writes the page into `output`, and gives back the numbers.
+
+    What an earlier call has trained is not trained again; whoever stops it loses nothing.
+    """
     output.mkdir(parents=True, exist_ok=True)
-    example = worked_example()
-    rescored = published_tables()
-    study = tabular_study(console)
-    console.print()
+    example, rescored = worked_example(), published_tables()
     console.print(_example_table(example))
     console.print(
         f"By the double sum of Section 5, in plain Python, the same to {example['difference']:.1e}.\n",
         style="dim",
         highlight=False,
     )
-    console.print(_study_table(study))
-    console.print(_claim_table(study))
+    trained = _trained(output, console, scale, jobs)
+    in_tables = tabular_study(console).comparison()
+    compared = [*(study.comparison for study in trained), in_tables, scores.published_comparison()]
+    for comparison in compared[:-1]:
+        console.print(_level_table(comparison))
+    console.print(_claim_table(compared))
     console.print(_score_table(rescored))
-    console.print(
-        "The averages differ from the printed ones, by up to 0.017. The text of the paper counts 15 games for TB; "
-        "its Table 3 has 16, with a tie on Freeway marked for TB.\n",
-        style="dim",
-        highlight=False,
-    )
-    files = _write(output, example, rescored, study, console)
-    console.print(f"Written to [bold]{output}/[/bold]: " + ", ".join(files), highlight=False)
-    return {"worked_example": example, "tabular_study": study.as_dict(), "published_tables": rescored}
+    numbers = {
+        "version": ot.__version__,
+        "worked_example": example,
+        "published_tables": rescored,
+        "claims": {c.name: [claim._asdict() for claim in scores.claims(c)] for c in compared},
+    }
+    text = json.dumps(numbers, indent=2, ensure_ascii=False, default=vars) + "\n"
+    (output / "numbers.json").write_text(text, encoding="utf-8")
+    _write_page(output, trained, in_tables, console)
+    return json.loads(text)
+
+
+def _trained(output: Path, console: Console, scale: str, jobs: int | None) -> list[Any]:
+    """The studies of all presets at that scale, trained as far as they are not yet."""
+    from offtrace.experiments import engine
+    from offtrace.experiments.presets import PRESETS, preset
+    from offtrace.experiments.results import studies
+    from offtrace.experiments.spec import cells
+    from offtrace.experiments.store import read
+    from offtrace.verbs.sweep import tell_failures, with_progress
+
+    specs = list({repr(spec): spec for name in PRESETS for spec in cells(preset(name, scale))}.values())
+    store = output / "results.sqlite"
+    done, stopped = with_progress(engine.run, specs, store, console=console, jobs=jobs)
+    tell_failures(store, console)
+    if stopped:
+        left = done.num_runs - done.num_done
+        console.print(f"Stopped, and saved: {left} of {done.num_runs} runs are left; the same command goes on.")
+        sys.exit(130)
+    return studies(read([store]))
+
+
+def _write_page(output: Path, trained: Sequence[Any], in_tables: scores.Comparison, console: Console) -> None:
+    try:
+        from offtrace.report import folder
+    except ImportError as error:
+        console.print(f"No page: {error}", style="yellow", highlight=False)
+        return
+    from offtrace.experiments.results import Study
+    from offtrace.verbs.report import theory
+
+    with _bar(console) as shown:
+        task = shown.add_task("drawing", total=None)
+        page = folder.write(
+            output,
+            [*trained, Study(in_tables, ())],
+            extra_sections=[theory()],
+            command=shlex.join(["offtrace", *sys.argv[1:]]),
+            progress=lambda done, total: shown.update(task, completed=done, total=total),
+        )
+    console.print(f"Open [bold]{escape(str(page))}[/bold] for all of it, with curves and intervals.", highlight=False)
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("left:"), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True)
 
 
 def worked_example() -> dict[str, Any]:
@@ -99,10 +170,9 @@ def published_tables() -> dict[str, Any]:
 
 def tabular_study(console: Console) -> tabular.TabularResults:
     """The paper's comparison on small MDPs, with a progress bar."""
-    bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("left:"), TimeRemainingColumn())
-    with Progress(*bar, console=console, transient=True) as progress:
-        task = progress.add_task("tabular λ-sweep", total=None)
-        return tabular.run(progress=lambda done, total: progress.update(task, completed=done, total=total))
+    with _bar(console) as shown:
+        task = shown.add_task("learning in tables", total=None)
+        return tabular.run(progress=lambda done, total: shown.update(task, completed=done, total=total))
 
 
 def _table(title: str, caption: str) -> Table:
@@ -125,34 +195,35 @@ def _example_table(example: dict[str, Any]) -> Table:
     return table
 
 
-def _study_table(study: tabular.TabularResults) -> Table:
-    spec = study.study
+def _level_table(comparison: scores.Comparison) -> Table:
+    found = comparison.averages("level")
     table = _table(
-        f"The same comparison in tables: {len(spec.games)} small MDPs, {spec.num_seeds} seeds each, off-policy",
-        "Level: 0 is the worst and 1 the best mean return of a game over algorithms and λ; averaged over games, "
-        "with 95 % of a bootstrap over seeds. At λ = 0 all three are one-step learning.",
+        f"{comparison.name}: {found.num_games} games, {found.num_runs} runs",
+        "Level: 0 is the worst and 1 the best mean score of a game over all of these; averaged over games.",
     )
     table.add_column("λ", justify="right")
-    for name in tabular.ALGORITHMS:
-        table.add_column(NAMES[name], justify="right", no_wrap=True)
-    for lambda_, cells in zip(spec.lambdas, zip(*study.level_intervals(), strict=True), strict=True):
-        table.add_row(f"{lambda_:g}", *(f"{cell.value:.2f} [{cell.low:.2f}, {cell.high:.2f}]" for cell in cells))
+    for name in found.algorithms:
+        table.add_column(NAMES.get(name, name), justify="right", no_wrap=True)
+    for lambda_, row in zip(found.lambdas, found.value, strict=True):
+        table.add_row(f"{lambda_:g}", *(f"{value:.2f}" for value in row))
     return table
 
 
-def _claim_table(study: tabular.TabularResults) -> Table:
+def _claim_table(compared: Sequence[scores.Comparison]) -> Table:
     table = _table(
-        "What the paper says, and what these runs say of it",
-        "Difference: of levels, positive if the claim is true; by the worst λ where it speaks of several.",
+        "What the paper says, and what these runs and its own tables say of it",
+        "A difference of scores or levels, positive if it is true. ✓ holds: its whole interval is above 0; ✗ does "
+        "not: all of it is below; ? cannot tell. The page has the intervals.",
     )
-    for label in ("claim", "difference", "verdict"):
-        table.add_column(label, no_wrap=True)
-    for claim in study.claims():
-        style = {"holds": "green", "does not": "red"}.get(claim.verdict, "yellow")
-        low, high = claim.difference.low, claim.difference.high
-        table.add_row(
-            claim.text, f"{claim.difference.value:+.2f} [{low:+.2f}, {high:+.2f}]", Text(claim.verdict, style)
-        )
+    table.add_column("claim")
+    for comparison in compared:
+        table.add_column(HEADINGS.get(comparison.name, comparison.name), justify="right", no_wrap=True)
+    for row in zip(*(scores.claims(comparison) for comparison in compared), strict=True):
+        cells = []
+        for claim in row:
+            sign, style = SIGNS[claim.verdict]
+            cells.append(Text(f"{claim.difference.value:+.2f} {sign}" if claim.difference else sign, style))
+        table.add_row(row[0].text, *cells)
     return table
 
 
@@ -167,37 +238,3 @@ def _score_table(rescored: dict[str, Any]) -> Table:
     for name, row in sorted(rescored.items(), key=lambda item: -item[1]["average"]):
         table.add_row(NAMES[name], str(row["times_best"]), f"{row['average']:.4f}", f"{row['printed']:.4f}")
     return table
-
-
-def _write(
-    output: Path, example: dict[str, Any], rescored: dict[str, Any], study: tabular.TabularResults, console: Console
-) -> list[str]:
-    numbers = {
-        "version": ot.__version__,
-        "worked_example": example,
-        "tabular_study": study.as_dict(),
-        "published_tables": rescored,
-    }
-    (output / "numbers.json").write_text(json.dumps(numbers, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    final = scores.published_table_3()
-    z = scores.inter_algorithm_scores(final.scores)
-    with (output / "inter_algorithm_scores.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["game", *final.algorithms])
-        writer.writerows([game, *(f"{x:.6f}" for x in row)] for game, row in zip(final.games, z, strict=True))
-    files = ["numbers.json", "inter_algorithm_scores.csv"]
-    try:
-        from offtrace.report import charts
-    except ImportError as error:
-        console.print(f"No figures: {error}", style="yellow", highlight=False)
-        return files
-    pictures = {
-        "figure_1": charts.figure_1(),
-        "figure_2": charts.figure_2(),
-        "tabular_figure_1": charts.tabular_figure_1(study),
-        "tabular_figure_2": charts.tabular_figure_2(study),
-    }
-    for stem, chart in pictures.items():
-        charts.save(chart, output / stem)
-        files.append(f"{stem}.png/.svg/.pdf")
-    return files

@@ -1,6 +1,5 @@
 """The commands as a person types them: what they print, what they write, how they end."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,20 +13,6 @@ EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
 def offtrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from offtrace.cli import main; main()", *arguments]
     return subprocess.run(command, cwd=cwd, env=EIGHTY, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_reproduce_prints_and_writes(tmp_path: Path) -> None:
-    """With --json the numbers are for a program, and what a person reads goes to stderr."""
-    done = offtrace("reproduce", "--output", "näch ste", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stderr.splitlines())) <= 80
-    assert all(text in done.stderr for text in ("0.8759", "0.8698", "retrace", "recursive_retrace"))
-    assert json.loads(done.stdout)["published_tables"]["dqn"]["times_best"] == 12
-    written = {path.name for path in (tmp_path / "näch ste").iterdir()}
-    assert {"figure_1.png", "figure_1.svg", "figure_1.pdf", "figure_2.png", "numbers.json"} <= written
-    numbers = json.loads((tmp_path / "näch ste" / "numbers.json").read_text())
-    assert numbers["published_tables"]["retrace"]["times_best"] == 30
-    assert numbers["worked_example"]["difference"] < 1e-12
 
 
 def test_worked_example_by_hand() -> None:

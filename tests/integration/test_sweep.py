@@ -1,11 +1,18 @@
 """Sweeps: cells and packs, and an engine that runs what is missing, whatever happened before."""
 
 import multiprocessing
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from offtrace.agent.spec import to_json
+from offtrace.cli import main
 from offtrace.experiments import engine
 from offtrace.experiments.spec import Sweep, cells, packs
 from offtrace.experiments.store import Store
@@ -22,6 +29,27 @@ SMALL = {
     "evaluation_episodes": 2,
     "evaluation_steps": 20,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every run compiles its programs anew: here they are read from the disk, by other processes, too."""
+    chosen = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_compilation_cache_max_size": 1 << 30,  # with a limit they are read and written under a lock
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in chosen}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in chosen.items():
+            jax.config.update(name, value)
+            patch.setenv(name.upper(), str(value))
+        compilation_cache.reset_cache()
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def small(**changes) -> Sweep:
@@ -103,6 +131,32 @@ def test_only_what_is_missing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert checksums(other) == first
 
 
+def test_a_pack_goes_on_however_others_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two packs of two one is stopped; what is missing then would be cut into packs of one."""
+    path, specs = tmp_path / "results.sqlite", cells(small(traces=("retrace",), num_seeds=4))
+    packed = engine.packed
+    monkeypatch.setattr(engine, "packed", lambda missing, _, on_accelerator: packed(missing, 2, on_accelerator))
+    ticks = []
+    stopped = engine.run(specs, path, jobs=0, stop=lambda: len(ticks) >= 10 or bool(ticks.append(None)))
+    assert stopped.num_done == 2
+    assert [len(pack) for pack in engine._begun(path, specs[2:])[0]] == [2]
+    with Store(path) as store:  # as if the process had been killed after it saved, and before it wrote
+        lost = store.missing()[0][0]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM reports WHERE run = ? AND tick > 0", (lost,))
+    resumed = []
+    work = engine.work
+    monkeypatch.setattr(
+        engine, "work", lambda path, rows, *more: (resumed.append(len(rows)), work(path, rows, *more))
+    )
+    assert engine.run(specs, path, jobs=0).num_done == 4
+    assert resumed == [2]
+    assert not (tmp_path / "results.sqlite.work").exists()
+    with Store(path, read_only=True) as store:
+        found = [[report.tick for report in run.reports] for run in store.runs()]
+    assert found == [list(range(len(found[0])))] * 4
+
+
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     wrong = cells(small(traces=("retrace",), num_seeds=1, settings={**SMALL, "num_steps": 60}))  # less than is filled
     right = cells(small(traces=("retrace",), num_seeds=1))
@@ -112,3 +166,29 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> N
         failed = store.runs(status="failed")
     assert failed[0].spec == to_json(wrong[0])
     assert "`num_steps` must be more than" in failed[0].failure
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--engine", "ray"], "offtrace: this needs `ray`: pip install 'offtrace[ray]'\n"),
+        (
+            ["--ray-address", "auto"],
+            "offtrace: `--ray-address` must come with `--engine ray`; got `--engine local`.\n",
+        ),
+    ],
+)
+def test_a_sweep_without_ray(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    text: str,
+) -> None:
+    """One line, the code for wrong input, and no file."""
+    monkeypatch.setitem(sys.modules, "ray", None)  # so it cannot be imported
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "pocket/catch", "--output", str(tmp_path / "results.sqlite"), *options])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == text
+    assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from offtrace import scores
-from offtrace.report import charts
+from offtrace.report import charts, comparisons
+from offtrace.traces import TRACES
 
 DISPLAYED = {"tree_backup": "TB(λ)", "retrace": "Retrace(λ)", "dqn": "DQN", "q_star": "Q*(λ)"}
 
@@ -20,6 +21,14 @@ def layer_rows(chart, layer: int) -> list[dict]:
     spec = chart.to_dict()
     data = spec["layer"][layer]["data"]
     return data["values"] if "values" in data else spec["datasets"][data["name"]]
+
+
+def figure_1():
+    return comparisons.score_distribution(scores.published_comparison(), 1.0)
+
+
+def figure_2():
+    return comparisons.average_by_lambda(scores.published_comparison())
 
 
 def rows_of(rows: list[dict], algorithm: str) -> list[dict]:
@@ -32,7 +41,7 @@ def rows_of(rows: list[dict], algorithm: str) -> list[dict]:
 def test_figure_1_draws_the_distribution_of_table_3():
     table = scores.published_table_3()
     z = scores.inter_algorithm_scores(table.scores)
-    rows = layer_rows(charts.figure_1(), 0)
+    rows = layer_rows(figure_1(), 0)
     assert {row["algorithm"] for row in rows} == set(DISPLAYED.values())
     for a, algorithm in enumerate(table.algorithms):
         drawn = rows_of(rows, algorithm)
@@ -42,7 +51,7 @@ def test_figure_1_draws_the_distribution_of_table_3():
 
 
 def test_figure_1_steps_down_after_a_score_not_before():
-    line = charts.figure_1().to_dict()["layer"][0]
+    line = figure_1().to_dict()["layer"][0]
     assert line["mark"]["interpolate"] == "step-before"
     assert line["encoding"]["x"]["scale"]["domain"] == [0, 1]
     assert line["encoding"]["y"]["scale"]["domain"] == [0, 1]
@@ -50,7 +59,7 @@ def test_figure_1_steps_down_after_a_score_not_before():
 
 def test_figure_2_draws_table_2():
     table = scores.published_table_2()
-    chart = charts.figure_2()
+    chart = figure_2()
     for layer in (0, 1):  # the lines, then the points
         rows = layer_rows(chart, layer)
         assert len(rows) == table.averages.size
@@ -61,20 +70,34 @@ def test_figure_2_draws_table_2():
 
 
 def test_titles_say_what_it_is_and_from_what_data():
-    first, second = charts.figure_1().to_dict()["title"], charts.figure_2().to_dict()["title"]
-    assert "score distribution on 60 Atari games" in first["text"]
+    first, second = figure_1().to_dict()["title"], figure_2().to_dict()["title"]
+    assert "The paper's 60 Atari games" in first["text"]
     assert "Table 3" in " ".join(first["subtitle"])
-    assert "averages are not comparable across λ" in " ".join(second["subtitle"])
+    assert "Compare within one λ only" in " ".join(second["subtitle"])
     assert "Table 2" in " ".join(second["subtitle"])
 
 
-@pytest.mark.parametrize("figure", [charts.figure_1, charts.figure_2])
+@pytest.mark.parametrize("figure", [figure_1, figure_2])
 def test_the_same_algorithm_has_the_same_colour_in_lines_and_labels(figure):
     layers = figure().to_dict()["layer"]
     scales = [layer["encoding"]["color"]["scale"] for layer in layers]
     palettes = [dict(zip(scale["domain"], scale["range"], strict=True)) for scale in scales]
     assert all(palette == palettes[0] for palette in palettes)
     assert palettes[0] == {DISPLAYED[name]: charts.COLOURS[name] for name in DISPLAYED}
+
+
+def test_two_algorithms_never_share_a_colour():
+    names = ["retrace", "q_lambda", "q_star", "one_step", "dqn", "mine", *(name for name in TRACES if "_is" in name)]
+    colours = charts.colour(names).to_dict()["scale"]["range"]
+    assert len(set(colours)) == len(names)
+    assert colours[0] == charts.COLOURS["retrace"]
+
+
+def test_every_trace_has_a_name_for_people_and_others_keep_theirs():
+    shown = [charts.named(name) for name in TRACES]
+    assert len(set(shown)) == len(TRACES)
+    assert not any("_" in name for name in shown)
+    assert charts.named('a.b["c"]') == 'a.b["c"]'
 
 
 def test_up_to_eight_algorithms_have_eight_colours():
@@ -97,13 +120,64 @@ def test_end_labels_never_overlap_nor_leave_the_chart(last):
 
 
 def test_labels_that_have_room_stand_at_the_end_of_their_line():
-    rows = layer_rows(charts.figure_1(), 1)
+    rows = layer_rows(figure_1(), 1)
     assert {row["algorithm"]: row["y"] for row in rows} == {
         "Retrace(λ)": 31 / 60,
         "TB(λ)": 16 / 60,
         "DQN": 12 / 60,
         "Q*(λ)": 2 / 60,
     }
+
+
+def test_labels_at_one_height_stand_in_the_order_of_merit():
+    """DQN and Q* are never the best, so that both lines end at 0; DQN is the better of the two."""
+    z = [[0.3, 0.5, 1.0], [0.0, 0.2, 1.0]]
+    chart = charts.score_distribution_chart(z, algorithms=["q_star", "dqn", "retrace"], title="", subtitle="")
+    heights = {row["algorithm"]: row["y"] for row in layer_rows(chart, 1)}
+    assert 0 == heights["Q*(λ)"] < heights["DQN"] < heights["Retrace(λ)"] == 1
+
+
+def test_intervals_are_bars_side_by_side():
+    averages, low, high = [[0.4, 0.5], [0.6, 0.7]], [[0.3, 0.4], [0.5, 0.6]], [[0.5, 0.6], [0.7, 0.8]]
+    chart = charts.average_by_lambda_chart(
+        averages, lambdas=[0.0, 1.0], algorithms=["retrace", "dqn"], title="", subtitle="", low=low, high=high
+    )
+    rows = layer_rows(chart, 2)
+    assert chart.to_dict()["layer"][2]["mark"]["type"] == "rule"
+    found = {(row["algorithm"], row["lambda"]): (row["low"], row["average"], row["high"]) for row in rows}
+    assert found == {
+        ("Retrace(λ)", 0.0): (0.3, 0.4, 0.5),
+        ("DQN", 0.0): (0.4, 0.5, 0.6),
+        ("Retrace(λ)", 1.0): (0.5, 0.6, 0.7),
+        ("DQN", 1.0): (0.6, 0.7, 0.8),
+    }
+    assert len({row["at"] for row in rows}) == 4
+    assert all(abs(row["at"] - row["lambda"]) < 0.01 for row in rows)
+
+
+def test_intervals_of_another_shape_are_refused():
+    with pytest.raises(
+        ValueError, match=r"`low` and `high` must have the shape of `averages`, \(1, 2\), got \(1, 1\)"
+    ):
+        charts.average_by_lambda_chart(
+            [[0.1, 0.2]], lambdas=[1.0], algorithms=["a", "b"], title="", subtitle="", low=[[0.1]], high=[[0.2]]
+        )
+
+
+def test_lambdas_that_are_close_have_no_ticks_that_overlap():
+    axis = charts.lambda_axis([0.0, 0.5, 0.98, 0.99, 1.0]).to_dict()["axis"]
+    assert axis["values"] == [0.0, 0.5, 1.0]
+
+
+def test_long_titles_go_on_in_a_second_line_and_no_further():
+    chart = charts.score_distribution_chart(
+        [[0.0, 1.0]], algorithms=["a", "b"], title="word " * 60, subtitle=["x" * 400, "short"]
+    )
+    title = chart.to_dict()["title"]
+    assert [len(line) <= charts.TITLE_LENGTH for line in title["text"]] == [True, True]
+    assert title["text"][1].endswith("…")
+    assert len(title["subtitle"]) == 2
+    assert len(title["subtitle"][0]) <= charts.LONGEST_WORD
 
 
 # --- the files ----------------------------------------------------------------------------------------------
@@ -124,7 +198,7 @@ def png_chunks(data: bytes) -> dict[bytes, bytes]:
 
 
 def test_save_writes_three_real_pictures(tmp_path):
-    paths = charts.save(charts.figure_1(), tmp_path / "new folder" / "score_0.5")
+    paths = charts.save(figure_1(), tmp_path / "new folder" / "score_0.5")
     assert [path.name for path in paths] == ["score_0.5.png", "score_0.5.svg", "score_0.5.pdf"]
     png, svg, pdf = paths
 
@@ -146,7 +220,7 @@ def test_save_writes_three_real_pictures(tmp_path):
 
 def test_save_refuses_a_stem_with_an_ending(tmp_path):
     with pytest.raises(ValueError, match=r"`stem` must have no format's ending, got '.*figure.PNG'; give '.*figure'"):
-        charts.save(charts.figure_1(), tmp_path / "figure.PNG")
+        charts.save(figure_1(), tmp_path / "figure.PNG")
     assert not list(tmp_path.iterdir())
 
 
@@ -186,40 +260,3 @@ def test_a_missing_package_names_the_extra(monkeypatch, package):
     with pytest.raises(ImportError) as refused:
         importlib.import_module("offtrace.report.charts")
     assert str(refused.value) == f"charts need `{package}`: pip install 'offtrace[report]'"
-
-
-def _reports(returns, num_episodes=2):
-    from offtrace.agent.telemetry import Report
-
-    nan = float("nan")
-    return [
-        Report(i, 1000 * i, i, num_episodes, value, 1.0, 0.1, 1e-3, *(nan,) * 7, off_policy_by_age=(nan,) * 5)
-        for i, value in enumerate(returns)
-    ]
-
-
-def test_learning_curves_are_means_of_runs_with_a_band():
-    from offtrace.report.curves import POINTS, learning_curves
-
-    runs = {"retrace": [_reports([float("nan"), *[float(k)] * POINTS]) for k in range(6)]}
-    runs["dqn"] = [_reports([float("nan"), *[9.0] * POINTS])]
-    rows = learning_curves(runs, title="t", subtitle="s").layer[1].data.values
-    assert len(rows) == 2 * POINTS
-    ours = [row for row in rows if row["algorithm"] == "Retrace(λ)"]
-    assert {(row["mean"], row["low"], row["high"]) for row in ours} == {(2.5, 1.0, 4.0)}
-    assert {(row["mean"], row["low"], row["high"]) for row in rows if row not in ours} == {(9.0, 9.0, 9.0)}
-
-
-def test_learning_curves_weigh_by_episodes():
-    from offtrace.report.curves import learning_curves
-
-    few, many = _reports([float("nan"), 1.0], 1), _reports([float("nan"), 4.0], 2)
-    chart = learning_curves({"retrace": [[few[0], few[1], many[1]]]}, title="t", subtitle="s")
-    assert [row["mean"] for row in chart.layer[1].data.values] == [3.0]
-
-
-def test_learning_curves_need_runs():
-    from offtrace.report.curves import learning_curves
-
-    with pytest.raises(ValueError, match="at least one run"):
-        learning_curves({"retrace": []}, title="t", subtitle="s")

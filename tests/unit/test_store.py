@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 
 from offtrace.agent.telemetry import Report
-from offtrace.experiments import store as module
-from offtrace.experiments.store import Claim, Store, StoredRun, fingerprint, read
+from offtrace.experiments import database as module
+from offtrace.experiments.processes import Claim
+from offtrace.experiments.store import Store, StoredRun, fingerprint, read
 
 NAN, INF = math.nan, math.inf
 MADE = {"version": "0.1.0", "commit": "4e1c9ab", "machine": "a desk", "python": "3.11"}
@@ -187,6 +188,31 @@ def test_a_resumed_run_replaces_what_it_repeats(store: Store) -> None:
     runs = store.runs()
     assert [(r.tick, r.q) for r in runs[0].reports] == [*((tick, 8.5) for tick in range(6)), (6, 1.0), (7, 2.0)]
     assert len(runs[1].reports) == 10
+
+
+def test_several_runs_are_written_together_or_not_at_all(store: Store, path: Path) -> None:
+    one, other = store.register([spec(0), spec(1)], {})
+    store.write_all({one: [report(0), report(1)], other: [report(0, 2.0)]})
+    assert [[r.q for r in run.reports] for run in store.runs()] == [[8.5, 8.5], [2.0]]
+    store.claim(other, "far away")
+    forge(path, host="elsewhere", token="theirs")
+    with pytest.raises(RuntimeError, match=f"run {other} of .* is claimed by 'far away'"):
+        store.write_all({one: [report(0, 1.0)], other: [report(0, 1.0)]})
+    assert [[r.q for r in run.reports] for run in store.runs()] == [[8.5, 8.5], [2.0]]
+
+
+def test_what_a_run_is_made_with_may_be_known_late(store: Store, path: Path) -> None:
+    ids = store.register([spec(0), spec(1), spec(2)], MADE)
+    for run_id in ids[:2]:
+        store.claim(run_id, "for a machine elsewhere")
+    store.made_with(ids[:2], {"machine": "another desk"})
+    assert [run.provenance["machine"] for run in store.runs()] == ["another desk", "another desk", "a desk"]
+    with pytest.raises(ValueError, match="`provenance` must be of version"):
+        store.made_with(ids, {"colour": "red"})
+    forge(path, host="elsewhere", token="theirs")
+    with pytest.raises(RuntimeError, match="is claimed by"):
+        store.made_with(ids, {"machine": "mine"})
+    assert [run.provenance["machine"] for run in store.runs()] == ["another desk", "another desk", "a desk"]
 
 
 # -- specs ---------------------------------------------------------------------------------------------------
@@ -640,7 +666,7 @@ def test_a_full_disk(store: Store, path: Path) -> None:
     one, other = store.register([spec(0), spec(1)], {})
     store.write(one, [report(tick) for tick in range(20)])
     before, pages = store.checksum(one), query(path, "PRAGMA page_count")[0][0]
-    store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    store._database.do(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(OSError, match="what was stored before is intact") as caught:
         store.write(one, [report(tick, 1.0) for tick in range(10, 2000)])
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
@@ -649,7 +675,7 @@ def test_a_full_disk(store: Store, path: Path) -> None:
     assert store.checksum(one) == before
     assert only(store, seed=1).status == "missing"
     assert is_sound(path)
-    store._connection.execute("PRAGMA max_page_count = 100000")
+    store._database.do("PRAGMA max_page_count = 100000")
     store.write(one, [report(tick, 1.0) for tick in range(10, 2000)])
     assert len(only(store, seed=0).reports) == 2000
 
@@ -838,7 +864,7 @@ def test_an_empty_file_is_a_new_one(path: Path) -> None:
 
 
 def test_settings(store: Store, path: Path) -> None:
-    found = [store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "foreign_keys")]
+    found = [store._database.do(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "foreign_keys")]
     assert found == [2, 1]
     assert query(path, "PRAGMA journal_mode") == [("wal",)]
     tables = query(

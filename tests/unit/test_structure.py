@@ -30,10 +30,10 @@ MAY_IMPORT = {
     "doctor": {"arrays", "traces", "returns"},
     "environments": set(),
     "agent": {"arrays", "refusals", "policies", "traces", "returns", "environments"},
-    "experiments": {"mdp", "online", "scores", "agent", "traces"},
+    "experiments": {"mdp", "online", "scores", "agent", "traces", "environments"},
     "report": {"scores", "safety", "experiments", "agent"},
     "bench": set(),
-    "reproduce": {"returns", "scores", "report", "experiments"},
+    "reproduce": {"returns", "scores", "report", "experiments", "verbs"},
     "verbs": {
         "doctor",
         "safety",

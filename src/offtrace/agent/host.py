@@ -1,4 +1,4 @@
-"""Gymnasium's environments on the CPU, the learner wherever JAX is, the two overlapped.
+"""Gymnasium's environments, and Atari's, on the CPU, the learner wherever JAX is, the two overlapped.
 
     learner     … add rows k−1, updates ─────────┐   … add rows k, updates ────
     choice              waits for the updates    └─ a_{k+1} ─┐
@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from offtrace.agent import synchronous
+from offtrace.agent import replay, synchronous
 from offtrace.agent.runtimes import arrays_of, evaluation_key, program_spec, settings, state_of
 from offtrace.agent.spec import Plan
 from offtrace.agent.synchronous import Member, Probe, Tick
@@ -66,7 +66,13 @@ class Host:
         return HostState(member, self._rows, self._rows.begin())
 
     def _init(self) -> Member:
-        return synchronous.init_one(self._prog, self._settings, self._key)
+        member = synchronous.init_one(self._prog, self._settings, self._key)
+        stack = getattr(self._rows, "stack", 1)
+        if stack == 1:
+            return member
+        shape, dtype = self._rows.observation  # of a stack; its rows are single frames, and so is what is kept
+        kept = replay.Spec(self.program.capacity, self.program.num_actors, shape[1:], dtype, stack)
+        return member._replace(replay=replay.init(kept))
 
     def advance(self, state: HostState, num_iterations: int, *, learns: bool) -> tuple[HostState, Tick]:
         """What fails in an environment leaves `state` where the last whole iteration left it."""

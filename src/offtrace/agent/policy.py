@@ -16,7 +16,7 @@ from offtrace.agent.network import make_network
 from offtrace.agent.runs import read_specs
 from offtrace.agent.runtimes import state_of
 from offtrace.agent.spec import Plan
-from offtrace.environments import make
+from offtrace.environments import make, on_host
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ def load_policy(run: str | Path, *, member: int = 0, warn: Callable[[str], None]
         found = checkpoints.load(path, warn=warn)
     except FileNotFoundError:
         raise ValueError(f"{str(path)!r} has no checkpoint yet: train it for a while first.") from None
-    on_host = spec.env.startswith("gymnasium/")
-    prefix = "member.learner.params." if on_host else "learner.params."
+    hosted = on_host(spec.env)
+    prefix = "member.learner.params." if hosted else "learner.params."
     arrays = {
-        name.removeprefix(prefix): value if on_host else value[member]
+        name.removeprefix(prefix): value if hosted else value[member]
         for name, value in found.arrays.items()
         if name.startswith(prefix)
     }
@@ -80,7 +80,7 @@ def load_policy(run: str | Path, *, member: int = 0, warn: Callable[[str], None]
 
 def _spaces(spec: Plan) -> tuple[Any, int]:
     env = make(spec.env, **spec.options)
-    if not spec.env.startswith("gymnasium/"):
+    if not on_host(spec.env):
         return env.observation, env.num_actions
     with env(num_actors=1, seed=0) as rows:
         return rows.observation, rows.num_actions

@@ -175,7 +175,7 @@ def program_spec(spec: Plan) -> ProgramSpec:
         hidden_sizes=spec.hidden_sizes,
         network=spec.network,
         precision=spec.precision,
-        switching=SwitchingEpsilon() if spec.exploration == "switching" else None,
+        switching=_switching(spec) if spec.exploration == "switching" else None,
         learner=LearnerSpec(
             target_policy=spec.target_policy,
             double=spec.double,
@@ -185,6 +185,12 @@ def program_spec(spec: Plan) -> ProgramSpec:
             max_gradient=spec.max_gradient,
         ),
     )
+
+
+def _switching(spec: Plan) -> SwitchingEpsilon:
+    """App. F in the proportions of the run: a schedule lasts for `epsilon_steps`, five times as long as its turns."""
+    duration = max(1, spec.epsilon_steps // spec.num_actors)
+    return SwitchingEpsilon(duration=duration, period=max(1, duration // 5))
 
 
 def settings(specs: Sequence[Plan]) -> Settings:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from offtrace.environments import NAMES
+from offtrace.environments import NAMES, on_host
 from offtrace.traces import TRACES
 
 ALGORITHMS = ("dqn", *TRACES)
@@ -174,7 +174,19 @@ TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "fill": 5_000,
             "epsilon": 0.1,
             "epsilon_steps": 100_000,
-            "step_size": 1e-3,
+            "step_size": 2.5e-4,
+        },
+        "minatar/breakout": {"step_size": 1e-3},
+        "atari/": {
+            "num_steps": 50_000_000,  # 200 million frames
+            "replay_size": 1_000_000,  # App. F: 62,500 of each actor
+            "fill": 50_000,
+            "epsilon": 0.1,
+            "epsilon_steps": 1_000_000,  # App. F: 250,000 frames of each actor
+            "target_period": 2_500,  # 40,000 frames
+            "step_size": 6.25e-5,  # these two are for Adam (Hessel et al. 2018); with RMSprop they are App. F's
+            "regularisation": 1.5e-4,
+            "reward_clamp": 1.0,
         },
         "CartPole-v1": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
         "pocket/cartpole": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
@@ -225,7 +237,7 @@ def resolved(spec: TrainSpec) -> Plan:
 
 def full_name(env: str) -> str:
     """An environment's name with its suite: what has none is one of Gymnasium's."""
-    if env in NAMES or env.startswith("gymnasium/"):
+    if env in NAMES or on_host(env):
         return env
     if "/" not in env or ":" in env:
         return f"gymnasium/{env}"

@@ -22,7 +22,7 @@ from offtrace.agent.runs import Folder, Result
 from offtrace.agent.runtimes import Runtime, Synchronous
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import Report, Watcher
-from offtrace.environments import make
+from offtrace.environments import make, on_host
 
 FINAL = 10**6
 """The number of the evaluation at the end, which no tick has."""
@@ -185,7 +185,7 @@ def _kept(
 def runtime_for(specs: Sequence[Plan]) -> Runtime:
     """For resolved specs: the host's for Gymnasium, one compiled program for pure environments."""
     env = make(specs[0].env, **specs[0].options)
-    if specs[0].env.startswith("gymnasium/"):
+    if on_host(specs[0].env):
         from offtrace.agent.host import Host
 
         return Host(env, specs)

@@ -1,10 +1,11 @@
-"""Suites and adapters: the only place that knows pgx and Gymnasium.
+"""Suites and adapters: the only place that knows pgx, Gymnasium and ALE.
 
     env = make("minatar/breakout")                               # pure JAX, one environment: `vmap` it
     rows = make("gymnasium/CartPole-v1")(num_actors=8, seed=0)   # vector environments, on the host
+    rows = make("atari/breakout")(num_actors=8, seed=0)          # likewise
 
-Either gives the same rows: the first through `begin` and `advance` of `offtrace.environments.rows`, the second
-through its methods of those names. Importing this loads neither JAX nor a suite; `make` does.
+All give the same rows: the first through `begin` and `advance` of `offtrace.environments.rows`, the others
+through their methods of those names. Importing this loads neither JAX nor a suite; `make` does.
 """
 
 import difflib
@@ -14,7 +15,20 @@ from typing import Any
 
 from offtrace.environments.interface import Actor, Ended, Environment, Row, Space, Step
 
-__all__ = ["NAMES", "SUITE", "Actor", "Ended", "Environment", "Row", "Space", "Step", "make"]
+__all__ = [
+    "ATARI",
+    "NAMES",
+    "SUITE",
+    "TITLES",
+    "Actor",
+    "Ended",
+    "Environment",
+    "Row",
+    "Space",
+    "Step",
+    "make",
+    "on_host",
+]
 
 SUITE = MappingProxyType(
     {
@@ -35,12 +49,80 @@ SUITE = MappingProxyType(
 
 NAMES = tuple(SUITE)
 
+TITLES = MappingProxyType(
+    {
+        "atari/alien": "Alien",
+        "atari/amidar": "Amidar",
+        "atari/assault": "Assault",
+        "atari/asterix": "Asterix",
+        "atari/asteroids": "Asteroids",
+        "atari/atlantis": "Atlantis",
+        "atari/bank_heist": "Bank Heist",
+        "atari/battle_zone": "Battle Zone",
+        "atari/beam_rider": "Beam Rider",
+        "atari/berzerk": "Berzerk",
+        "atari/bowling": "Bowling",
+        "atari/boxing": "Boxing",
+        "atari/breakout": "Breakout",
+        "atari/carnival": "Carnival",
+        "atari/centipede": "Centipede",
+        "atari/chopper_command": "Chopper Command",
+        "atari/crazy_climber": "Crazy Climber",
+        "atari/defender": "Defender",
+        "atari/demon_attack": "Demon Attack",
+        "atari/double_dunk": "Double Dunk",
+        "atari/elevator_action": "Elevator Action",
+        "atari/enduro": "Enduro",
+        "atari/fishing_derby": "Fishing Derby",
+        "atari/freeway": "Freeway",
+        "atari/frostbite": "Frostbite",
+        "atari/gopher": "Gopher",
+        "atari/gravitar": "Gravitar",
+        "atari/hero": "H.E.R.O.",
+        "atari/ice_hockey": "Ice Hockey",
+        "atari/jamesbond": "James Bond",
+        "atari/kangaroo": "Kangaroo",
+        "atari/krull": "Krull",
+        "atari/kung_fu_master": "Kung-Fu Master",
+        "atari/montezuma_revenge": "Montezuma's Revenge",
+        "atari/ms_pacman": "Ms. Pac-Man",
+        "atari/name_this_game": "Name This Game",
+        "atari/phoenix": "Phoenix",
+        "atari/pitfall": "Pitfall",
+        "atari/pooyan": "Pooyan",
+        "atari/pong": "Pong",
+        "atari/private_eye": "Private Eye",
+        "atari/qbert": "Q*Bert",
+        "atari/riverraid": "River Raid",
+        "atari/road_runner": "Road Runner",
+        "atari/robotank": "Robotank",
+        "atari/seaquest": "Seaquest",
+        "atari/skiing": "Skiing",
+        "atari/solaris": "Solaris",
+        "atari/space_invaders": "Space Invaders",
+        "atari/star_gunner": "Star Gunner",
+        "atari/surround": "Surround",
+        "atari/tennis": "Tennis",
+        "atari/time_pilot": "Time Pilot",
+        "atari/tutankham": "Tutankham",
+        "atari/up_n_down": "Up and Down",
+        "atari/venture": "Venture",
+        "atari/video_pinball": "Video Pinball",
+        "atari/wizard_of_wor": "Wizard Of Wor",
+        "atari/yars_revenge": "Yar's Revenge",
+        "atari/zaxxon": "Zaxxon",
+    }
+)
+"""Of the paper's Atari games in its Table 3; their names are those of their ROMs."""
+
+ATARI = tuple(TITLES)
+
 
 def make(name: str, **options: Any) -> Any:
-    """The environment of that name; for `gymnasium/<id>` a factory that `num_actors` and `seed` turn into rows.
+    """The environment of that name; for `gymnasium/<id>` and `atari/<game>` a factory of rows.
 
-    Options are the fields of the environment (`time_limit`, `sticky`, …), or the arguments of `GymnasiumRows` and,
-    through it, of `gymnasium.make`.
+    A factory takes `num_actors` and `seed`. Options are the fields of the environment (`time_limit`, `sticky`, …), or
+    the arguments of `GymnasiumRows` and, through it, of `gymnasium.make`.
 
     >>> make("pocket/catch", columns=5).observation.shape
     (10, 5, 2)
@@ -50,6 +132,8 @@ def make(name: str, **options: Any) -> Any:
     """
     if not isinstance(name, str):
         raise TypeError(f"`name` must be the name of an environment; got {type(name).__name__}.")
+    if name in ATARI:
+        return import_module("offtrace.environments.atari").AtariFactory(name.partition("/")[2], **options)
     suite, _, id_ = name.partition("/")
     if suite == "gymnasium" and id_:
         gymnasium = import_module("offtrace.environments.gymnasium")
@@ -61,11 +145,27 @@ def make(name: str, **options: Any) -> Any:
     return getattr(import_module(f"offtrace.environments.{module}"), class_name)(**arguments, **options)
 
 
+def on_host(name: str) -> bool:
+    """Whether it is stepped on the CPU, as a vector environment, and not inside of a program of JAX.
+
+    >>> on_host("gymnasium/CartPole-v1"), on_host("atari/pong"), on_host("pocket/cartpole")
+    (True, True, False)
+    """
+    return name.startswith(("gymnasium/", "atari/"))
+
+
 def _hint(name: str) -> str:
-    """The names that are close, as a whole or without their suite; else all of them."""
-    short = {known.partition("/")[2]: known for known in NAMES}
-    close = [short[match] for match in difflib.get_close_matches(name.rpartition("/")[2], short, n=3, cutoff=0.7)]
-    close = close or difflib.get_close_matches(name, NAMES, n=3, cutoff=0.7)
-    if close:
+    """The names that are close without their suite, or as a whole; else all of them.
+
+    What is not said to be Atari's is looked for among the others first.
+    """
+    last = name.rpartition("/")[2]
+    for names in (ATARI, NAMES) if name.startswith("atari/") else (NAMES, ATARI):
+        short = {known.partition("/")[2]: known for known in names}
+        if close := difflib.get_close_matches(last, short, n=3, cutoff=0.7):
+            return f"Did you mean {' or '.join(short[match] for match in close)}?"
+    if close := difflib.get_close_matches(name, NAMES, n=3, cutoff=0.7):
         return f"Did you mean {' or '.join(close)}?"
-    return f"There are {', '.join(NAMES)}, and gymnasium/<id> for any of Gymnasium's."
+    if name.startswith("atari/"):
+        return f"The games are {', '.join(game.partition('/')[2] for game in ATARI)}."
+    return f"There are {', '.join(NAMES)}, atari/<game> for the paper's, and gymnasium/<id> for any of Gymnasium's."

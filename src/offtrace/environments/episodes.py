@@ -146,6 +146,10 @@ class _Stage(Protocol):
 
 
 def _stage(policy: Policy, seed: int) -> _Stage:
+    if policy.env.startswith("atari/"):
+        raise ValueError(
+            f"`env` must be an environment that can be watched, which Atari's cannot yet; got {policy.env!r}."
+        )
     made = make(policy.env, **policy.options)
     if policy.env.startswith("gymnasium/"):
         return _Rendered(made.id, policy.options, seed)

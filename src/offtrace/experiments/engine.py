@@ -1,4 +1,4 @@
-"""Runs the cells of a sweep that are missing in its store, several at once.
+"""Runs the cells of a sweep that are missing in its store, several at once, on this machine; `cluster` has others.
 
 Cells that can share a program are trained as one population, a *pack*; each pack is a process of its own, or, on an
 accelerator, follows the one before in this process. A pack is saved as it goes, in a folder beside the store: one
@@ -10,9 +10,9 @@ that was killed, with its process or with the machine, goes on where it was when
 
 import hashlib
 import json
+import math
 import multiprocessing
 import os
-import platform
 import shutil
 import signal
 import sqlite3
@@ -22,17 +22,17 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from offtrace.agent.spec import Plan, from_json, to_json
 from offtrace.agent.telemetry import Report, Watcher
+from offtrace.experiments.provenance import provenance
 from offtrace.experiments.spec import packs
 from offtrace.experiments.store import Store, fingerprint
 
-MOST = 32
-"""Members of a pack on a CPU, where they run one after the other anyway."""
+MOST = 96
+"""Members of a pack on a CPU, where they run one after the other, and share what it takes to compile a program."""
 MOST_ON_ACCELERATOR = 512
 TRIES = 3
 """Times that a pack whose process was killed is begun again."""
@@ -63,26 +63,56 @@ def run(
     `jobs` processes at once, one for each core unless given; 0 trains in this process, as on an accelerator.
     """
     path = Path(store)
-    rows = [to_json(spec) for spec in specs]
-    with Store(path) as opened:
-        opened.register(rows, provenance(command))
-        missing = [from_json(row) for _, row in opened.missing(rows)]
     on_accelerator = _on_accelerator()
-    jobs = (0 if on_accelerator else len(os.sched_getaffinity(0))) if jobs is None else jobs
-    most = MOST_ON_ACCELERATOR if on_accelerator else max(1, min(MOST, -(-len(missing) // max(1, jobs))))
-    waiting = [[to_json(spec) for spec in pack] for pack in packs(missing, most)]
-    watched = _Watched(path, rows, tell)
+    jobs = (0 if on_accelerator else num_cores()) if jobs is None else jobs
+    missing, watched = begin(specs, path, command, tell)
+    begun, others = _begun(path, missing)
+    waiting = [*begun, *packed(others, jobs, on_accelerator)]
     if jobs == 0:
         for pack in waiting:
             if not stop():
-                work(path, pack, command, stop, lambda: tell(watched.look()))
+                work(path, pack, command, stop, watched.told)
     else:
         _processes(path, waiting, jobs, command, stop, watched)
     with suppress(OSError):
         _work_folder(path).rmdir()  # unless something is left in it
-    progress = watched.look()
-    tell(progress)
-    return progress
+    return watched.told()
+
+
+def begin(
+    specs: Sequence[Plan], path: Path, command: str, tell: Callable[[Progress], None]
+) -> tuple[list[Plan], "Watched"]:
+    """Makes the cells known to the store; those that are missing in it."""
+    rows = [to_json(spec) for spec in specs]
+    with Store(path) as opened:
+        opened.register(rows, provenance(command))
+        missing = [from_json(row) for _, row in opened.missing(rows)]
+    return missing, Watched(path, rows, tell)
+
+
+def packed(missing: Sequence[Plan], jobs: int, on_accelerator: bool) -> list[list[dict[str, Any]]]:
+    """Packs, as rows, of a size that gives each of the jobs something to do; the long ones come first."""
+    most = MOST_ON_ACCELERATOR if on_accelerator else max(1, min(MOST, -(-len(missing) // max(1, jobs))))
+    cut = sorted(packs(missing, most), key=lambda pack: -len(pack) * pack[0].num_steps)
+    return [[to_json(spec) for spec in pack] for pack in cut]
+
+
+def _begun(path: Path, missing: Sequence[Plan]) -> tuple[list[list[dict[str, Any]]], list[Plan]]:
+    """Packs that were begun before, as they are saved, however others would be cut now; and the cells in none."""
+    from offtrace.agent.runs import read_specs
+
+    left, found = {repr(spec): spec for spec in missing}, []
+    for folder in sorted(_work_folder(path).glob("*")):
+        with suppress(ValueError, OSError):
+            specs, _ = read_specs(folder)
+            if all(repr(spec) in left for spec in specs):
+                found.append([to_json(left.pop(repr(spec))) for spec in specs])
+    return found, list(left.values())
+
+
+def num_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def work(
@@ -90,38 +120,39 @@ def work(
     rows: Sequence[dict[str, Any]],
     command: str,
     stop: Callable[[], bool],
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], object] = lambda: None,
 ) -> None:
     """One pack, from where it was; rows go to the store as they come."""
     from offtrace.agent.training import train
 
     with Store(store) as opened:
-        ids = opened.register(rows, provenance(command))
-        mine = [i for i, run_id in enumerate(ids) if opened.claim(run_id, f"engine {os.getpid()}")]
-        specs = [from_json(rows[i]) for i in mine]
-        if not specs:
+        pack = Held(opened, rows, provenance(command))
+        if not pack.rows:
             return
-        names = "".join(fingerprint(rows[i]) for i in mine)
+        names = "".join(map(fingerprint, pack.rows))
         folder = _work_folder(store) / hashlib.sha256(names.encode()).hexdigest()[:16]
-        writer = _Writer(opened, [ids[i] for i in mine], tick)
+
+        def write(reports: Sequence[Sequence[Report]]) -> None:
+            pack.write(reports)
+            tick()
+
+        batches = Batches(write)
         try:
             results = train(
-                specs,
+                [from_json(row) for row in pack.rows],
                 folder,
                 resume=(folder / "spec.json").exists(),
-                watcher=writer,
+                watcher=batches,
                 stop=stop,
-                checkpoint_seconds=20,
+                checkpoint_seconds=30,
             )
-            writer.flush()
+            pack.write([result.reports for result in results])  # one that was killed has saved more than it wrote
             if not results[0].finished:
                 return
-            for run_id, result in zip(writer.ids, results, strict=True):
-                opened.finish(run_id, result.returns, result.num_unfinished)
+            pack.finish([(result.returns, result.num_unfinished) for result in results])
         except Exception as error:
-            writer.flush()
-            for run_id in writer.ids:
-                opened.fail(run_id, "".join(traceback.format_exception(error)))
+            batches.flush()
+            pack.fail("".join(traceback.format_exception(error)))
             return
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -130,27 +161,52 @@ def _work_folder(store: Path) -> Path:
     return store.with_name(store.name + ".work")
 
 
-class _Writer(Watcher):
-    """Reports to the store, a few seconds' worth at a time."""
+class Held:
+    """The cells of a pack that this process has claimed: what comes of them goes to the store."""
 
-    def __init__(self, store: Store, ids: Sequence[int], tick: Callable[[], None]) -> None:
-        self.store, self.ids, self.tick = store, list(ids), tick
-        self._kept: list[list[Report]] = [[] for _ in ids]
-        self._written = time.monotonic()
+    def __init__(self, store: Store, rows: Sequence[dict[str, Any]], made: dict[str, str]) -> None:
+        ids = store.register(rows, made)
+        mine = [i for i, run_id in enumerate(ids) if store.claim(run_id, f"engine {os.getpid()}")]
+        self._store = store
+        self.ids, self.rows = [ids[i] for i in mine], [rows[i] for i in mine]
+
+    def write(self, reports: Sequence[Sequence[Report]]) -> None:
+        """Of each cell; none of any is a sign of life."""
+        self._store.write_all(dict(zip(self.ids, reports, strict=True)))
+
+    def finish(self, ends: Sequence[tuple[Sequence[float], int]]) -> None:
+        """The returns of each cell's evaluation, and how many of its episodes were cut off."""
+        for run_id, (returns, num_unfinished) in zip(self.ids, ends, strict=True):
+            self._store.finish(run_id, returns, num_unfinished)
+
+    def fail(self, reason: str) -> None:
+        for run_id in self.ids:
+            self._store.fail(run_id, reason)
+
+    def release(self) -> None:
+        for run_id in self.ids:
+            self._store.release(run_id)
+
+
+class Batches(Watcher):
+    """Reports of each cell: the first at once, as a sign that it has begun, then a few seconds' worth at a time."""
+
+    def __init__(self, send: Callable[[list[list[Report]]], None]) -> None:
+        self._send = send
+        self._kept: list[list[Report]] = []
+        self._sent = -math.inf
 
     def ticks(self, reports: Sequence[Report]) -> None:
+        self._kept = self._kept or [[] for _ in reports]
         for kept, report in zip(self._kept, reports, strict=True):
             kept.append(report)
-        if time.monotonic() - self._written > WRITE_SECONDS:
+        if time.monotonic() - self._sent > WRITE_SECONDS:
             self.flush()
-            self.tick()
 
     def flush(self) -> None:
-        for run_id, kept in zip(self.ids, self._kept, strict=True):
-            if kept:
-                self.store.write(run_id, kept)
-            kept.clear()
-        self._written = time.monotonic()
+        if self._kept:
+            self._send(self._kept)
+        self._kept, self._sent = [], time.monotonic()
 
 
 # -- processes -----------------------------------------------------------------------------------------------
@@ -162,7 +218,7 @@ def _processes(
     jobs: int,
     command: str,
     stop: Callable[[], bool],
-    watched: "_Watched",
+    watched: "Watched",
 ) -> None:
     """Packs in processes of their own; whoever dies without a word is begun again."""
     spawn = multiprocessing.get_context("spawn")
@@ -189,7 +245,7 @@ def _processes(
                 elif process.exitcode and not asked:
                     _give_up(path, pack, process.exitcode)
             if time.monotonic() - last_look > 1:
-                watched.tell(watched.look())
+                watched.told()
                 last_look = time.monotonic()
     finally:
         for process, _, _ in running:
@@ -206,20 +262,24 @@ def _child(store: str, pack: str, command: str, parent: int) -> None:
 
 def _give_up(path: Path, pack: Sequence[dict[str, Any]], code: int) -> None:
     with Store(path) as store:
-        for run_id in store.register(pack, {}):
-            if store.claim(run_id, f"engine {os.getpid()}"):
-                store.fail(run_id, f"its process ended with {code}, {TRIES} times.")
+        Held(store, pack, {}).fail(f"its process ended with {code}, {TRIES} times.")
 
 
 # -- what is known of it -------------------------------------------------------------------------------------
 
 
-class _Watched:
+class Watched:
     """Reads how far a sweep is, without disturbing those that write."""
 
     def __init__(self, path: Path, rows: Sequence[dict[str, Any]], tell: Callable[[Progress], None]) -> None:
         self.path, self.tell = path, tell
         self._wanted = {fingerprint(row): int(row["num_steps"]) for row in rows}
+
+    def told(self) -> Progress:
+        """Looks, and tells."""
+        progress = self.look()
+        self.tell(progress)
+        return progress
 
     def look(self) -> Progress:
         query = "SELECT fingerprint, status, (SELECT max(num_steps) FROM reports WHERE run = runs.id) FROM runs"
@@ -238,18 +298,6 @@ class _Watched:
         return Progress(
             steps, sum(self._wanted.values()), statuses.count("done"), statuses.count("failed"), len(self._wanted)
         )
-
-
-def provenance(command: str) -> dict[str, str]:
-    """With what results are made, here and now."""
-    return {
-        "version": version("offtrace"),
-        "machine": platform.processor() or platform.machine(),
-        "command": command,
-        "python": platform.python_version(),
-        "jax": version("jax"),
-        "platform": platform.platform(),
-    }
 
 
 def _on_accelerator() -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from offtrace.agent.learner import MARKOV
 from offtrace.agent.runtimes import NUMBERS
 from offtrace.agent.spec import Plan, TrainSpec, resolved
+from offtrace.environments import on_host
 
 ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "dqn")
 """Of the paper, by our names."""
@@ -68,6 +69,6 @@ def packs(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
     for spec in specs:
         shape = {name: value for name, value in vars(spec).items() if name not in NUMBERS}
         shares = spec.trace in MARKOV
-        key = repr(spec) if spec.env.startswith("gymnasium/") else repr((shape, "" if shares else spec.trace))
+        key = repr(spec) if on_host(spec.env) else repr((shape, "" if shares else spec.trace))
         groups.setdefault(key, []).append(spec)
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]

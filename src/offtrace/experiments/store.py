@@ -15,106 +15,27 @@ SQLite has no nan, which is NULL there and nan again here, and no −0.0, which 
 `evaluation` comes back as None, as in progress.jsonl. Names are data: whatever is in them, they are never SQL.
 """
 
-import errno
 import hashlib
 import json
 import math
 import os
 import secrets
-import socket
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from offtrace.agent.telemetry import COUNTS, LISTS, Report, from_row, to_row
+from offtrace.agent.telemetry import LISTS, Report, from_row
+from offtrace.experiments.database import Database
+from offtrace.experiments.processes import Claim, birth, host, is_alive
+from offtrace.experiments.rows import fingerprint, report_row, run_row, text
 
-APPLICATION, VERSION = 0x6F667472, 1  # "oftr", and the schema below
-
-SCHEMA = """
--- With what results were made; a row for each time that a sweep was begun. "commit" is a word of SQL: quote it.
-CREATE TABLE provenance (
-    id INTEGER PRIMARY KEY,
-    version TEXT, "commit" TEXT, machine TEXT, command TEXT, python TEXT, jax TEXT, platform TEXT,
-    made_at TEXT NOT NULL                          -- times are UTC, ISO 8601
-) STRICT;
-
--- A row for each spec. env, trace, lambda and seed are copies out of it.
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY,
-    fingerprint TEXT NOT NULL UNIQUE,              -- SHA-256 of the spec, whatever the order of its fields
-    env TEXT NOT NULL, trace TEXT NOT NULL, lambda REAL NOT NULL, seed INTEGER NOT NULL,
-    spec TEXT NOT NULL,                            -- JSON
-    status TEXT NOT NULL DEFAULT 'missing' CHECK (status IN ('missing', 'running', 'done', 'failed')),
-    failure TEXT,                                  -- why, if it failed
-    num_unfinished INTEGER,                        -- evaluation episodes at the end that were cut off
-    provenance INTEGER NOT NULL REFERENCES provenance,    -- of who claimed it last
-    registered_at TEXT NOT NULL, started_at TEXT, ended_at TEXT
-) STRICT;
-
--- Who is at work on a run; it may be dead.
-CREATE TABLE claims (
-    run INTEGER PRIMARY KEY REFERENCES runs,
-    token TEXT NOT NULL,                           -- tells this claim from every other
-    worker TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
-    born INTEGER NOT NULL,                         -- when the process began, as pids are used again
-    heartbeat REAL NOT NULL                        -- its last sign of life, in seconds since 1970
-) STRICT;
-
--- One tick of a run: the fields of telemetry.Report, where each is explained.
-CREATE TABLE reports (
-    run INTEGER NOT NULL REFERENCES runs,
-    tick INTEGER NOT NULL, num_steps INTEGER NOT NULL, num_updates INTEGER NOT NULL, num_episodes INTEGER NOT NULL,
-    episode_return REAL, episode_length REAL, epsilon REAL, step_size REAL, loss REAL, q REAL, c REAL, cut REAL,
-    effective_length REAL, off_policy REAL, gradient REAL,
-    off_policy_by_age TEXT NOT NULL,               -- a JSON list of numbers
-    evaluation REAL,
-    events TEXT NOT NULL,                          -- a JSON list of sentences
-    PRIMARY KEY (run, tick)
-) STRICT, WITHOUT ROWID;
-
--- The evaluation at the end of a run that is done: raw returns, episode by episode.
-CREATE TABLE evaluations (
-    run INTEGER NOT NULL REFERENCES runs, episode INTEGER NOT NULL, return REAL,
-    PRIMARY KEY (run, episode)
-) STRICT, WITHOUT ROWID;
-
--- Of runs that are done: score, the mean raw return of the training episodes that ended in the last 10 % of frames
--- (in the ticks that end there), and evaluation, that of the episodes at the end.
-CREATE VIEW final_scores AS
-WITH ends AS (SELECT run, max(num_steps) AS num_steps FROM reports GROUP BY run)
-SELECT runs.id AS run, env, trace, lambda, seed, ends.num_steps, sum(num_episodes) AS num_episodes,
-    sum(num_episodes * episode_return) / sum(num_episodes) FILTER (WHERE episode_return IS NOT NULL) AS score,
-    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id) AS evaluation
-FROM runs LEFT JOIN ends ON ends.run = runs.id
-    LEFT JOIN reports ON reports.run = runs.id AND 10 * reports.num_steps > 9 * ends.num_steps
-WHERE status = 'done' GROUP BY runs.id;
-
--- Every tick of every run, with what the run is.
-CREATE VIEW curves AS
-SELECT env, trace, lambda, seed, status, reports.* FROM runs JOIN reports ON reports.run = runs.id;
-"""
-
-MIGRATIONS: dict[int, str] = {}
-"""From a version to the next one: statements, each of which ends with a semicolon at the end of a line."""
-
-COLUMNS = "SELECT m.type, m.name, c.name, c.type FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
 PROVENANCE = ("version", "commit", "machine", "command", "python", "jax", "platform", "made_at")
-LONGEST = 16 << 20
-"""Bytes of a row: a longer one is neither written nor read."""
-ERRORS = {
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_IOERR: errno.EIO,
-    sqlite3.SQLITE_BUSY: errno.ETIMEDOUT,
-    sqlite3.SQLITE_READONLY: errno.EACCES,
-    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-}
-"""Of the system. Any other one of SQLite's says that the file, or a value, is not as it should be."""
 
 
 @dataclass(frozen=True)
@@ -138,15 +59,6 @@ class StoredRun:
     def checksum(self) -> str:
         """Of the results alone: equal if every number is, to the last bit, wherever and whenever it was made."""
         return hashlib.sha256(repr((self.reports, self.returns, self.num_unfinished)).encode()).hexdigest()
-
-
-class Claim(NamedTuple):
-    token: str
-    worker: str
-    host: str
-    pid: int
-    born: int
-    heartbeat: float
 
 
 def read(paths: Sequence[str | Path], *, warn: Callable[[str], None] | None = None) -> list[StoredRun]:
@@ -176,26 +88,12 @@ class Store:
 
     def __init__(self, path: str | Path, *, read_only: bool = False, timeout: float = 60.0) -> None:
         """`timeout`: seconds to wait for other processes that write."""
-        self.path = Path(path).absolute()
-        self._name = repr(str(self.path))
+        self._database = Database(Path(path), read_only=read_only, timeout=timeout)
+        self.path, self._name = self._database.path, self._database.name
         self._tokens: dict[int, str] = {}
         self._provenance: int | None = None
-        address = f"{self.path.as_uri()}?{self._mode(read_only)}"
-        try:
-            self._connection = sqlite3.connect(address, uri=True, timeout=timeout, isolation_level=None)
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-        self._do = self._connection.execute
-        try:
-            self._connection.row_factory = sqlite3.Row
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-            self._begin(read_only)
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise self._explained(error) from error
-        except BaseException:
-            self._connection.close()
-            raise
+        self._transaction, self._reading = self._database.transaction, self._database.reading
+        self._do = self._database.do
 
     def close(self) -> None:
         """Gives the claims of this process back: while it lives, nobody could claim them again."""
@@ -206,7 +104,7 @@ class Store:
                     if claim and claim.pid == os.getpid():
                         self.release(run_id)
         finally:
-            self._connection.close()
+            self._database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -221,14 +119,9 @@ class Store:
 
         `provenance` is that of new runs, and from now on of those that this `Store` claims.
         """
-        if unknown := sorted(set(provenance) - set(PROVENANCE)):
-            raise ValueError(f"`provenance` must be of {', '.join(PROVENANCE)}; got {unknown[0]!r}.")
-        made = [provenance.get(name) for name in PROVENANCE]
-        texts = [None if value is None else _text(value) for value in made[:-1]]
-        rows = [_run_row(spec) for spec in specs]
+        rows = [run_row(spec) for spec in specs]
         with self._transaction():
-            insert = "INSERT INTO provenance VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
-            self._provenance = self._do(insert, (*texts, _text(made[-1] or _now()))).lastrowid
+            self._provenance = self._made(provenance)
             insert = (
                 "INSERT INTO runs (fingerprint, env, trace, lambda, seed, spec, provenance, registered_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (fingerprint) DO NOTHING"
@@ -254,14 +147,14 @@ class Store:
         seen from here, ends when it has given no sign of life, by `write` or `beat`, for `stale_seconds`.
         """
         pid = os.getpid() if pid is None else pid
-        born = _born(pid) if pid > 0 else None
+        born = birth(pid) if pid > 0 else None
         if born is None:
             raise ValueError(f"`pid` must be of a living process; got {pid!r}.")
         with self._transaction():
             status, claim = self._look(run_id)
-            if status == "done" or (claim and _is_alive(claim, stale_seconds)):
+            if status == "done" or (claim and is_alive(claim, stale_seconds)):
                 return False
-            claim = Claim(secrets.token_hex(8), _text(worker), _host(), pid, born, time.time())
+            claim = Claim(secrets.token_hex(8), text(worker), host(), pid, born, time.time())
             self._do("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)", (run_id, *claim))
             self._do(
                 "UPDATE runs SET status = 'running', failure = NULL, started_at = ?, ended_at = NULL, "
@@ -270,6 +163,14 @@ class Store:
             )
         self._tokens[run_id] = claim.token
         return True
+
+    def made_with(self, run_ids: Iterable[int], provenance: Mapping[str, Any]) -> None:
+        """For runs of this worker that turn out to be made with something else than it was said when claimed."""
+        with self._transaction():
+            made = self._made(provenance)
+            for run_id in run_ids:
+                self._hold(run_id)
+                self._do("UPDATE runs SET provenance = ? WHERE id = ?", (made, run_id))
 
     def holder(self, run_id: int) -> Claim | None:
         """Whose run it is, dead or alive."""
@@ -293,16 +194,23 @@ class Store:
 
     def write(self, run_id: int, reports: Sequence[Report]) -> None:
         """These ticks, instead of all from the first of them on: a resumed run writes some a second time."""
-        ticks = [report.tick for report in reports]
-        if ticks != sorted(set(ticks)):
-            raise ValueError(f"`reports` must be in the order of their ticks, one of each; got {ticks}.")
-        rows = [(run_id, *_report_row(report)) for report in reports]
+        self.write_all({run_id: reports})
+
+    def write_all(self, reports: Mapping[int, Sequence[Report]]) -> None:
+        """The same for several runs, in one transaction."""
+        rows: dict[int, list[tuple[Any, ...]]] = {}
+        for run_id, ticked in reports.items():
+            ticks = [report.tick for report in ticked]
+            if ticks != sorted(set(ticks)):
+                raise ValueError(f"`reports` must be in the order of their ticks, one of each; got {ticks}.")
+            rows[run_id] = [(run_id, *report_row(report)) for report in ticked]
         with self._transaction():
-            self._hold(run_id)
-            if rows:
-                self._do("DELETE FROM reports WHERE run = ? AND tick >= ?", (run_id, ticks[0]))
-            for row in rows:
-                self._do(f"INSERT INTO reports VALUES ({', '.join('?' * len(row))})", row)
+            for run_id, ticked in reports.items():
+                self._hold(run_id)
+                if ticked:
+                    self._do("DELETE FROM reports WHERE run = ? AND tick >= ?", (run_id, ticked[0].tick))
+                for row in rows[run_id]:
+                    self._do(f"INSERT INTO reports VALUES ({', '.join('?' * len(row))})", row)
 
     def finish(self, run_id: int, returns: Sequence[float], num_unfinished: int = 0) -> None:
         """The evaluation at the end: the run is done, for good."""
@@ -317,11 +225,11 @@ class Store:
                 self._do("INSERT INTO evaluations VALUES (?, ?, ?)", (run_id, episode, value))
             self._end(run_id, "done", None, int(num_unfinished))
 
-    def fail(self, run_id: int, text: str) -> None:
+    def fail(self, run_id: int, reason: str) -> None:
         """Why it broke, in its last 20,000 characters. The run is still a missing one, and can be claimed again."""
         with self._transaction():
             self._hold(run_id)
-            self._end(run_id, "failed", _text(text)[-20_000:], None)
+            self._end(run_id, "failed", text(reason)[-20_000:], None)
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -371,98 +279,6 @@ class Store:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _mode(self, read_only: bool) -> str:
-        """How SQLite is to open the file; refused where that is known to be in vain.
-
-        The file itself is not opened here: to close it would drop the locks of another `Store` of this process.
-        """
-        path, folder = self.path, self.path.parent
-        if not read_only:
-            folder.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise ValueError(f"{self._name} must be a file of results, or a new name.")
-        if read_only and not path.exists():
-            raise FileNotFoundError(errno.ENOENT, "there are no results", str(path))
-        writable = os.access(folder, os.W_OK | os.X_OK) and (not path.exists() or os.access(path, os.R_OK | os.W_OK))
-        if not writable and not read_only:
-            raise PermissionError(errno.EACCES, "results cannot be written there, nor beside it", str(path))
-        if writable:  # a reader, too, as it then leaves nothing behind
-            return "mode=rw" if read_only else "mode=rwc"
-        return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
-
-    def _begin(self, read_only: bool) -> None:
-        """Nothing in a file is changed before it is known to be ours."""
-        self._do("PRAGMA trusted_schema = OFF")
-        with self._transaction("DEFERRED"):
-            version = self._version()
-        if read_only:
-            self._do("PRAGMA query_only = ON")
-            if version != VERSION:
-                remedy = "Open it for writing once." if version else "Nothing was ever written to it."
-                raise ValueError(f"{self._name} has schema {version}, and {VERSION} is read here. {remedy}")
-            return
-        if self._do("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise OSError(errno.ENOTSUP, "results must be on a local disk, where SQLite's WAL works", str(self.path))
-        self._do("PRAGMA synchronous = FULL")
-        self._do("PRAGMA foreign_keys = ON")
-        with self._transaction():
-            version = self._version()  # again, as another process may have been here meanwhile
-            if version != VERSION:
-                scripts = [MIGRATIONS[old] for old in range(version, VERSION)] if version else [SCHEMA]
-                for statement in "".join(scripts).split(";\n"):
-                    self._do(statement)
-                self._do(f"PRAGMA application_id = {APPLICATION}")
-                self._do(f"PRAGMA user_version = {VERSION}")
-                self._version()
-
-    def _version(self) -> int:
-        """Of the schema, 0 if there is nothing in the file. What is not ours, or not all there, is refused."""
-        sizes = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
-        application, version, size = (self._do(sql).fetchone()[0] for sql in sizes)
-        if application == version == size == 0:
-            return 0
-        if application != APPLICATION:
-            raise ValueError(f"{self._name} is a SQLite database, but not one of offtrace's. Use another file.")
-        if version not in (*MIGRATIONS, VERSION):
-            remedy = "a newer offtrace" if version > VERSION else "the offtrace that made it"
-            raise ValueError(f"{self._name} has schema {version}, and {VERSION} is read here. Use {remedy}.")
-        if version == VERSION:
-            with closing(sqlite3.connect(":memory:")) as fresh:
-                fresh.executescript(SCHEMA)
-                lost = set(fresh.execute(COLUMNS)) - set(map(tuple, self._do(COLUMNS)))
-            if lost:
-                what = ", ".join(sorted({f"{table}.{column}" for _, table, column, _ in lost}))
-                raise ValueError(f"{self._name} is damaged: it has no {what}, or not as it was made.")
-        return version
-
-    @contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE") -> Generator[None]:
-        """All of it or nothing. One that writes waits for its turn at its beginning, where it can."""
-        try:
-            self._do(f"BEGIN {kind}")
-            yield
-            self._do("COMMIT")
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter while it says what is wrong in a schema
-            raise self._explained(error) from error
-        finally:
-            if self._connection.in_transaction:
-                self._do("ROLLBACK")
-
-    @contextmanager
-    def _reading(self) -> Generator[None]:
-        try:
-            yield
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError(f"{self._name} is damaged: {error!r}.") from error
-
-    def _explained(self, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
-        if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
-            return error
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        if code in ERRORS:
-            return OSError(ERRORS[code], f"what was stored before is intact, but {error}", str(self.path))
-        return ValueError(f"{self._name} is not a file of results, or damaged, or cannot hold this: {error}.")
-
     def _look(self, run_id: int) -> tuple[str, Claim | None]:
         """The status of a run, and its claim."""
         names = f"status, {', '.join(Claim._fields)}"
@@ -477,13 +293,22 @@ class Store:
         if status == "done":
             raise ValueError(f"run {run_id} of {self._name} is done, and its results are not replaced.")
         mine = self._tokens.get(run_id)
-        here = (_host(), os.getpid(), _born(os.getpid()))
+        here = (host(), os.getpid(), birth(os.getpid()))
         if claim and claim.token != mine and (claim.host, claim.pid, claim.born) != here:
             who = f"{claim.worker!r}, process {claim.pid} on {claim.host!r}"
             raise RuntimeError(f"run {run_id} of {self._name} is claimed by {who}, not by this worker.")
         if mine and not claim:
             raise RuntimeError(f"run {run_id} of {self._name} is not this worker's any more.")
         self._do("UPDATE claims SET heartbeat = ? WHERE run = ?", (time.time(), run_id))
+
+    def _made(self, provenance: Mapping[str, Any]) -> int | None:
+        """The id of a new row."""
+        if unknown := sorted(set(provenance) - set(PROVENANCE)):
+            raise ValueError(f"`provenance` must be of {', '.join(PROVENANCE)}; got {unknown[0]!r}.")
+        made = [provenance.get(name) for name in PROVENANCE]
+        texts = [None if value is None else text(value) for value in made[:-1]]
+        insert = "INSERT INTO provenance VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
+        return self._do(insert, (*texts, text(made[-1] or _now()))).lastrowid
 
     def _end(self, run_id: int, status: str, failure: str | None, num_unfinished: int | None) -> None:
         self._do("DELETE FROM claims WHERE run = ?", (run_id,))
@@ -492,86 +317,5 @@ class Store:
         self._tokens.pop(run_id, None)
 
 
-# -- rows ----------------------------------------------------------------------------------------------------
-
-
-def fingerprint(spec: Mapping[str, Any]) -> str:
-    """SHA-256 of its JSON: fields sorted, and 1.0 as 1, since specs that are equal have the same one.
-
-    >>> fingerprint({"lambda_": 1.0, "seed": 3}) == fingerprint({"seed": 3, "lambda_": 1})
-    True
-    """
-    return hashlib.sha256(_json(_plain(spec)).encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"a spec must hold what JSON can: {error}.") from error
-
-
-def _run_row(spec: Mapping[str, Any]) -> tuple[Any, ...]:
-    kinds = {"env": str, "trace": str, "lambda_": int | float, "seed": int}
-    for name, kind in kinds.items():
-        if not isinstance(spec.get(name), kind):
-            raise ValueError(f"a spec must have `{name}`, of {kind}; got {spec.get(name)!r}.")
-    env, trace, lambda_, seed = (spec[name] for name in kinds)
-    return fingerprint(spec), _text(env), _text(trace), float(lambda_), seed, _json(dict(spec))
-
-
-def _report_row(report: Report) -> list[Any]:
-    """As SQLite has it: what JSON writes as a text, an infinity, is a number here."""
-    row = to_row(report)
-    plain = {name: json.dumps(row[name], allow_nan=False) for name in LISTS} | {name: row[name] for name in COUNTS}
-    return [plain[name] if name in plain else None if row[name] is None else float(row[name]) for name in row]
-
-
-def _text(value: Any) -> str:
-    """What cannot be UTF-8, such as a part of a file's name, is spelt out."""
-    return str(value).encode("utf-8", "backslashreplace").decode()
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-# -- processes -----------------------------------------------------------------------------------------------
-
-
-def _host() -> str:
-    """Where a pid means something: containers may share the name of their host."""
-    try:
-        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _born(pid: int) -> int | None:
-    """When a process began, in the system's own count; 0 if that is not known; None if it has ended."""
-    try:
-        state, *others = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
-        return None if state in (b"Z", b"X") else int(others[18])
-    except OSError:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
-        return 0
-
-
-def _is_alive(claim: Claim, stale_seconds: float) -> bool:
-    if claim.host != _host():
-        return time.time() - claim.heartbeat < stale_seconds
-    born = _born(claim.pid)
-    return born is not None and (born == claim.born or 0 in (born, claim.born))

@@ -5,16 +5,16 @@ run's score is the mean discounted return that its behaviour earned; step sizes 
 seeds that are not used afterwards.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from offtrace import mdp as mdps
-from offtrace import online, scores
+from offtrace import online
 from offtrace.mdp import FiniteMDP
+from offtrace.scores import Comparison, Key
 
 ALGORITHMS = {"retrace": "retrace", "tree_backup": "tree_backup", "q_star": "q_lambda"}
 """Those that have a λ, by the paper's names, and their traces; at λ = 0 each is one-step."""
@@ -73,28 +73,6 @@ class TabularStudy:
             raise ValueError(f"`lambdas` must increase and begin with 0; got {self.lambdas}.")
 
 
-class Interval(NamedTuple):
-    """An average and where 95 % of its bootstrap lies."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-class Claim(NamedTuple):
-    """Something the paper says, and what these runs say of it."""
-
-    text: str
-    measure: str
-    """The difference of levels that is positive if it holds."""
-    verdict: str
-    """`holds`, `does not`, or `cannot tell`: where the interval lies of 0."""
-    difference: Interval
-
-
 @dataclass(frozen=True, eq=False)
 class TabularResults:
     """Scores of all runs, with the step size of each algorithm chosen: (games, algorithms, λ, seeds)."""
@@ -105,97 +83,29 @@ class TabularResults:
     num_diverged: dict[str, int]
     """Runs, of all, whose Q was no longer finite; they score as the worst of their game."""
 
-    @property
-    def algorithms(self) -> tuple[str, ...]:
-        """With the one-step algorithm last, which is any of the others at λ = 0."""
-        return (*ALGORITHMS, "one_step")
-
-    def levels(self) -> np.ndarray:
-        """Scores on one scale for all λ: 0 is the worst mean of a game over algorithms and λ, 1 the best."""
-        return _levels(self.runs)
-
-    def table_2(self) -> np.ndarray:
-        """(λ, algorithms): the average inter-algorithm score at each λ, as the paper's Table 2."""
-        return np.stack([scores.average_scores(z) for z in self.inter_algorithm_scores()])
-
-    def inter_algorithm_scores(self) -> np.ndarray:
-        """(λ, games, algorithms): 0 is the worst and 1 the best at that λ."""
-        means = self.runs.mean(-1)
-        one_step = means[:, 0, 0]
-        return np.stack(
-            [
-                scores.inter_algorithm_scores(np.column_stack([means[:, :, i], one_step]))
-                for i in range(len(self.study.lambdas))
-            ]
+    def comparison(self) -> Comparison:
+        """All runs, and those at λ = 0 once more as the baseline; a seed pairs what it was used for."""
+        runs: dict[Key, list[float]] = {}
+        for g, game in enumerate(self.study.games):
+            runs[Key(game, "one_step", 0.0)] = self.runs[g, 0, 0].tolist()
+            for a, name in enumerate(ALGORITHMS):
+                for i, lambda_ in enumerate(self.study.lambdas):
+                    runs[Key(game, name, lambda_)] = self.runs[g, a, i].tolist()
+        num_diverged = sum(self.num_diverged.values())
+        notes = (
+            f"Tabular learning by Eq. 7, off-policy (ε {self.study.behaviour_epsilon:g} against "
+            f"{self.study.target_epsilon:g}), {self.study.num_episodes} episodes. A run's score is the mean "
+            "discounted return that its behaviour earned. Step sizes were chosen on other seeds: "
+            + ", ".join(f"{size:g} for {name}" for name, size in self.chosen.items())
+            + ".",
+            f"{num_diverged} runs diverged, and count as the worst of their game." if num_diverged else "",
         )
-
-    def level_intervals(self, rng: np.random.Generator | int = 0) -> list[list[Interval]]:
-        """[algorithm][λ]: the level averaged over games, seeds resampled within each game."""
-        draws = self._resampled(rng)
-        found = self.levels().mean((0, 3))
-        low, high = np.quantile(draws, (0.025, 0.975), axis=0)
-        return [
-            [Interval(*map(float, cell)) for cell in zip(*columns, strict=True)]
-            for columns in zip(found, low, high, strict=True)
-        ]
-
-    def claims(self, rng: np.random.Generator | int = 0) -> list[Claim]:
-        """The paper's qualitative claims, each as a difference of levels that should be positive."""
-        lambdas, names = np.array(self.study.lambdas), list(ALGORITHMS)
-        large, small, some = lambdas >= 0.9, (lambdas > 0) & (lambdas <= 0.5), lambdas > 0
-        retrace, tree_backup, q_star = (names.index(name) for name in ("retrace", "tree_backup", "q_star"))
-        measured: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
-            "Q*(λ) collapses for λ ≥ 0.9": (
-                "its mean level for 0 < λ ≤ 0.5, less that for λ ≥ 0.9",
-                lambda x: x[q_star, small].mean() - x[q_star, large].mean(),
-            ),
-            "Retrace(λ) does not": (
-                "its worst level for λ ≥ 0.9, less one-step",
-                lambda x: x[retrace, large].min() - x[retrace, 0],
-            ),
-            "Retrace(λ) above one-step, all λ > 0": (
-                "its worst level for λ > 0, less one-step",
-                lambda x: x[retrace, some].min() - x[retrace, 0],
-            ),
-            "TB(λ) above one-step, all λ > 0": (
-                "its worst level for λ > 0, less one-step",
-                lambda x: x[tree_backup, some].min() - x[tree_backup, 0],
-            ),
-            "Retrace(λ) above TB(λ) at λ = 1": (
-                "the difference of their levels",
-                lambda x: x[retrace, -1] - x[tree_backup, -1],
-            ),
-        }
-        draws, found = self._resampled(rng), self.levels().mean((0, 3))
-        return [
-            _claim(text, measure, float(of(found)), [float(of(draw)) for draw in draws])
-            for text, (measure, of) in measured.items()
-        ]
-
-    def _resampled(self, rng: np.random.Generator | int, num_draws: int = 1000) -> np.ndarray:
-        """(draws, algorithms, λ): mean levels with the seeds of each game drawn again, the same for all columns."""
-        generator = np.random.default_rng(rng)
-        num_games, num_seeds = self.runs.shape[0], self.runs.shape[3]
-        # seeds pair the algorithms (common random numbers), so they are drawn together; the scale follows the draw
-        drawn = (generator.integers(num_seeds, size=(num_games, 1, 1, num_seeds)) for _ in range(num_draws))
-        return np.stack([_levels(np.take_along_axis(self.runs, seeds, 3)).mean((0, 3)) for seeds in drawn])
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "games": list(self.study.games),
-            "lambdas": list(self.study.lambdas),
-            "num_seeds": self.study.num_seeds,
-            "num_episodes": self.study.num_episodes,
-            "step_sizes": self.chosen,
-            "num_diverged": self.num_diverged,
-            "average_scores": dict(zip(self.algorithms, self.table_2().T.tolist(), strict=True)),
-            "levels": {
-                name: [interval._asdict() for interval in row]
-                for name, row in zip(ALGORITHMS, self.level_intervals(), strict=True)
-            },
-            "claims": [claim._asdict() | {"difference": claim.difference._asdict()} for claim in self.claims()],
-        }
+        return Comparison(
+            f"{len(self.study.games)} small MDPs, in tables",
+            {"final": runs},
+            paired=True,
+            notes=tuple(filter(None, notes)),
+        )
 
 
 def run(study: TabularStudy | None = None, *, progress: Callable[[int, int], None] | None = None) -> TabularResults:
@@ -243,9 +153,3 @@ def _levels(runs: np.ndarray) -> np.ndarray:
     worst, best = means.min((1, 2)), means.max((1, 2))
     scale = np.where(best > worst, best - worst, 1)
     return (runs - worst[:, None, None, None]) / scale[:, None, None, None]
-
-
-def _claim(text: str, measure: str, found: float, draws: Sequence[float]) -> Claim:
-    low, high = np.quantile(draws, (0.025, 0.975))
-    verdict = "holds" if low > 0 else "does not" if high < 0 else "cannot tell"
-    return Claim(text, measure, verdict, Interval(found, float(low), float(high)))

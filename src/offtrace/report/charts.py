@@ -1,18 +1,22 @@
 """The paper's two figures of results as Altair charts, and how to write them as PNG, SVG and PDF, offline.
 
-`figure_1` and `figure_2` draw the published numbers; `score_distribution_chart` and `average_by_lambda_chart`
-draw anybody's in the same way. The paper's four algorithms keep their names and colours from chart to chart.
+`score_distribution_chart` and `average_by_lambda_chart` draw plain numbers; `offtrace.report.comparisons` draws what
+a `Comparison` holds with them. Algorithms keep their names and colours from chart to chart. Names are data: they are
+values of a chart's rows, never its fields, and what is too long for its place is cut short.
 """
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.experiments.tabular import TabularResults
-from offtrace.scores import distribution_steps, inter_algorithm_scores, published_table_2, published_table_3
+from offtrace.report.names import NAMES, named
+from offtrace.scores import average_scores, distribution_steps
+from offtrace.scores.comparison import BASELINES
 
 try:
     import altair as alt
@@ -20,19 +24,21 @@ try:
 except ImportError as missing:
     raise ImportError(f"charts need `{missing.name}`: pip install 'offtrace[report]'") from missing
 
+__all__ = ["NAMES", "alt", "average_by_lambda_chart", "finished", "named", "save", "score_distribution_chart"]
+
 FORMATS = ("png", "svg", "pdf")
 WIDTH, HEIGHT = 540, 340
-LABEL_SIZE = 14
-LABEL_GAP = 1.3 * LABEL_SIZE / HEIGHT  # in units of the y axis, which always runs from 0 to 1
+LABEL_SIZE, LABEL_WIDTH = 14, 170
+LABEL_GAP = 1.3 * LABEL_SIZE / HEIGHT
+"""Between names right of the lines, as a share of the chart's height."""
+TITLE_LENGTH, SUBTITLE_LENGTH = 68, 104
+"""Characters in a line of them: longer ones go on in the next."""
+LONGEST_WORD = 48
+TICK_GAP = 36 / WIDTH
+"""Between λs that are written, as a share of the chart's width."""
+DODGE = 7 / WIDTH
+"""Between the interval bars at one λ, as a share of the chart's width."""
 
-NAMES = {
-    "retrace": "Retrace(λ)",
-    "tree_backup": "TB(λ)",
-    "q_star": "Q*(λ)",
-    "q_lambda": "Q(λ)",
-    "dqn": "DQN",
-    "one_step": "one-step",
-}
 # Okabe and Ito's palette: distinct with every common colour blindness. The baseline is grey, and dashed.
 COLOURS = {
     "retrace": "#0072B2",
@@ -42,67 +48,9 @@ COLOURS = {
     "dqn": "#555555",
     "one_step": "#555555",
 }
-OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000")
-BASELINES = ("dqn", "one_step")
+OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6D1C", "#7A4FA3", "#A31F34", "#5B8C5A")
 
-
-def figure_1() -> alt.LayerChart:
-    """Figure 1 of the paper, recomputed from the final scores that its Table 3 prints."""
-    table = published_table_3()
-    return score_distribution_chart(
-        inter_algorithm_scores(table.scores),
-        algorithms=table.algorithms,
-        title=f"Inter-algorithm score distribution on {len(table.games)} Atari games",
-        subtitle=(
-            "Share of games on which an algorithm's score is at least x; roughly, a higher curve is better.",
-            "Figure 1 of Munos et al. (2016), from the final scores in its Table 3 (λ = 1; DQN: λ = 0).",
-        ),
-    )
-
-
-def figure_2() -> alt.LayerChart:
-    """Figure 2 of the paper: the average scores by λ that its Table 2 prints."""
-    table = published_table_2()
-    return average_by_lambda_chart(
-        table.averages,
-        lambdas=table.lambdas,
-        algorithms=table.algorithms,
-        title="Average inter-algorithm score by λ on 60 Atari games",
-        subtitle=(
-            "Compare within one λ only: each has its own worst (0) and best (1), so averages are not",
-            "comparable across λ. Figure 2 of Munos et al. (2016), drawn from its Table 2.",
-        ),
-    )
-
-
-def tabular_figure_1(results: TabularResults) -> alt.LayerChart:
-    """Figure 1 in the tabular world: the score distribution at λ = 1."""
-    return score_distribution_chart(
-        results.inter_algorithm_scores()[-1],
-        algorithms=results.algorithms,
-        title=f"Inter-algorithm score distribution on {len(results.study.games)} small MDPs",
-        subtitle=(
-            "Share of MDPs on which an algorithm's score is at least x; roughly, a higher curve is better.",
-            f"Tabular learning by Eq. 7, λ = {results.study.lambdas[-1]:g}, {results.study.num_seeds} seeds, "
-            "off-policy (ε 0.5 against 0.1).",
-        ),
-    )
-
-
-def tabular_figure_2(results: TabularResults) -> alt.LayerChart:
-    """Figure 2 in the tabular world, on one scale for all λ."""
-    levels = np.array([[cell.value for cell in row] for row in results.level_intervals()]).T
-    return average_by_lambda_chart(
-        np.clip(levels, 0, 1),
-        lambdas=results.study.lambdas,
-        algorithms=tuple(name for name in results.algorithms if name != "one_step"),
-        title=f"What each λ earns on {len(results.study.games)} small MDPs",
-        subtitle=(
-            "0 is the worst and 1 the best mean return of a game over algorithms and λ; averaged over games.",
-            f"Tabular learning by Eq. 7, {results.study.num_seeds} seeds. At λ = 0 all three are one-step learning.",
-        ),
-        y_title="average level",
-    )
+Rows = list[dict[str, Any]]
 
 
 def score_distribution_chart(
@@ -127,9 +75,12 @@ def score_distribution_chart(
         x=x.scale(domain=[0, 1]).axis(tickCount=5),
         y=y.scale(domain=[0, 1]),
         color=colour(algorithms),
-        strokeDash=_dash(algorithms),
+        strokeDash=dash(algorithms),
+        tooltip=tips(algorithm="algorithm", score="score x", fraction="games with score ≥ x"),
     )
-    labels = _end_labels(algorithms, x=1.0, heights=[float(points.f[-1]) for points in steps])
+    ends = {a: float(points.f[-1]) for a, points in zip(algorithms, steps, strict=True)}
+    merit = dict(zip(algorithms, average_scores(z).tolist(), strict=True))
+    labels = end_labels(ends, x=1.0, merit=merit)
     return finished(lines, labels, title=title, subtitle=subtitle)
 
 
@@ -141,10 +92,13 @@ def average_by_lambda_chart(
     title: str,
     subtitle: str | Sequence[str],
     y_title: str = "average inter-algorithm score",
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
 ) -> alt.LayerChart:
     """The average inter-algorithm score of every algorithm at every λ (App. F, Fig. 2).
 
-    Shapes: `averages` (lambdas, algorithms) in [0, 1], `lambdas` (lambdas,), increasing.
+    Shapes: `averages` (lambdas, algorithms) in [0, 1], `lambdas` (lambdas,), increasing; `low` and `high`, the ends
+    of intervals, as `averages`. With intervals, what stands at one λ is drawn side by side.
 
     Points on one vertical compare; points along one line do not (each λ is normalised within itself), which
     is why the lines are faint.
@@ -164,23 +118,47 @@ def average_by_lambda_chart(
     if not np.isfinite(lambdas).all() or (np.diff(lambdas) <= 0.0).any():
         raise ValueError(f"`lambdas` must increase, got {lambdas.tolist()}; sort them with their rows")
     _check_algorithms(algorithms, num_columns=averages.shape[1], name="averages")
+    ends = None if low is None or high is None else np.stack([np.asarray(low), np.asarray(high)])
+    if ends is not None and ends.shape[1:] != averages.shape:
+        raise ValueError(
+            f"`low` and `high` must have the shape of `averages`, {averages.shape}, got {ends.shape[1:]}; "
+            "give an interval for every average, or none"
+        )
+    apart = 0.0
+    if ends is not None:
+        apart = DODGE * float(np.ptp(lambdas) or 1.0)
+        apart = min(apart, 0.6 * float(np.diff(lambdas).min(initial=1.0)) / max(len(algorithms) - 1, 1))
+    places = apart * (np.arange(len(algorithms)) - (len(algorithms) - 1) / 2)
     rows = [
-        {"algorithm": named(algorithm), "lambda": lambda_, "average": average}
-        for algorithm, column in zip(algorithms, averages.T.tolist(), strict=True)
+        {"algorithm": named(algorithm), "lambda": lambda_, "at": lambda_ + place, "average": average}
+        for algorithm, place, column in zip(algorithms, places.tolist(), averages.T.tolist(), strict=True)
         for lambda_, average in zip(lambdas.tolist(), column, strict=True)
     ]
-    x = alt.X("lambda:Q", title="λ").axis(values=lambdas.tolist(), format="~g")
-    x = x.scale(domain=[min(0.0, float(lambdas[0])), max(1.0, float(lambdas[-1]))], nice=False)
-    y = alt.Y("average:Q", title=y_title).scale(domain=[0, 1]).axis(tickCount=5)
-    data, paint = alt.InlineData(values=rows), colour(algorithms)
-    lines = alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=1.5, opacity=0.45)).encode(
-        x=x, y=y, color=paint, strokeDash=_dash(algorithms)
+    shown = {"algorithm": "algorithm", "lambda": "λ", "average": y_title}
+    layers = []
+    x, y = lambda_axis(lambdas.tolist(), "at", room=float(places[-1])), alt.Y("average:Q", title=y_title)
+    y, paint = y.scale(domain=[0, 1]).axis(tickCount=5), colour(algorithms)
+    if ends is not None:
+        for row, lower, upper in zip(rows, ends[0].T.ravel().tolist(), ends[1].T.ravel().tolist(), strict=True):
+            row |= {"low": lower, "high": upper}
+        shown |= {"low": "from", "high": "to"}
+    data = alt.InlineData(values=rows)
+    layers.append(
+        alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=1.5, opacity=0.45)).encode(
+            x=x, y=y, color=paint, strokeDash=dash(algorithms)
+        )
     )
-    points = alt.Chart(data, mark=alt.MarkDef(type="circle", size=80, opacity=1)).encode(
-        x=x, y=y, color=paint, tooltip=["algorithm:N", "lambda:Q", "average:Q"]
+    layers.append(
+        alt.Chart(data, mark=alt.MarkDef(type="circle", size=80, opacity=1)).encode(
+            x=x, y=y, color=paint, tooltip=tips(**shown)
+        )
     )
-    labels = _end_labels(algorithms, x=float(lambdas[-1]), heights=averages[-1].tolist())
-    return finished(lines, points, labels, title=title, subtitle=subtitle)
+    if ends is not None:
+        bars = alt.MarkDef(type="rule", strokeWidth=2, opacity=0.75)
+        layers.append(alt.Chart(data, mark=bars).encode(x="at:Q", y="low:Q", y2="high:Q", color=paint))
+    last = float(lambdas[-1] + places[-1])
+    labels = end_labels(dict(zip(algorithms, averages[-1].tolist(), strict=True)), x=last)
+    return finished(*layers, labels, title=title, subtitle=subtitle)
 
 
 def save(chart: alt.LayerChart, stem: str | Path) -> tuple[Path, ...]:
@@ -201,45 +179,87 @@ def save(chart: alt.LayerChart, stem: str | Path) -> tuple[Path, ...]:
     return paths
 
 
-def named(algorithm: str) -> str:
-    return NAMES.get(algorithm, algorithm)
-
-
-def _check_algorithms(algorithms: Sequence[str], *, num_columns: int, name: str) -> None:
-    if len(algorithms) != num_columns or len(set(algorithms)) != num_columns:
-        raise ValueError(
-            f"`algorithms` must name each of the {num_columns} columns of `{name}` once, "
-            f"got {list(algorithms)}; give {num_columns} different names"
-        )
+# -- what charts share ---------------------------------------------------------------------------------------
 
 
 def colour(algorithms: Sequence[str]) -> alt.Color:
-    free = cycle([*OTHER_COLOURS, *(colour for known, colour in COLOURS.items() if known not in algorithms)])
-    colours = [COLOURS[a] if a in COLOURS else next(free) for a in algorithms]
+    """Everyone's own: the known ones' is fixed, unless two of them would have the same."""
+    kept = {COLOURS[a]: a for a in reversed(algorithms) if a in COLOURS}
+    free = cycle([*OTHER_COLOURS, *(colour for colour in dict.fromkeys(COLOURS.values()) if colour not in kept)])
+    colours = [COLOURS[a] if a in kept.values() else next(free) for a in algorithms]
     return alt.Color("algorithm:N", legend=None).scale(domain=[named(a) for a in algorithms], range=colours)
 
 
-def _dash(algorithms: Sequence[str]) -> alt.StrokeDash:
+def dash(algorithms: Sequence[str]) -> alt.StrokeDash:
     dashes = [[6, 3] if a in BASELINES else [1, 0] for a in algorithms]
     return alt.StrokeDash("algorithm:N", legend=None).scale(domain=[named(a) for a in algorithms], range=dashes)
 
 
-def _end_labels(algorithms: Sequence[str], *, x: float, heights: Sequence[float]) -> alt.Chart:
-    """The algorithms' names right of where their lines end, moved apart where they would overlap."""
-    order = np.argsort(heights, kind="stable").tolist()
-    placed = dict.fromkeys(order, 0.0)
-    lowest = 0.0
-    for column in order:
-        placed[column] = max(heights[column], lowest)
-        lowest = placed[column] + LABEL_GAP
-    highest = 1.0
-    for column in reversed(order):
-        placed[column] = min(placed[column], highest)
-        highest = placed[column] - LABEL_GAP
-    rows = [{"algorithm": named(a), "x": x, "y": placed[column]} for column, a in enumerate(algorithms)]
-    mark = alt.MarkDef(type="text", align="left", baseline="middle", dx=10, fontSize=LABEL_SIZE, fontWeight="bold")
+def tips(**titles: str) -> list[alt.Tooltip]:
+    """What is shown over a mark: fields, and what they are called there."""
+    return [
+        alt.Tooltip(field, type="nominal", title=title)
+        if field == "algorithm"
+        else alt.Tooltip(field, type="quantitative", title=title, format=".4~g")
+        for field, title in titles.items()
+    ]
+
+
+def lambda_axis(lambdas: Sequence[float], field: str = "lambda", *, room: float = 0.0) -> alt.X:
+    """A tick for each λ, and `room` on both sides; where there is one λ it is in the middle.
+
+    Of ticks that would overlap the larger λ has its own.
+    """
+    room = room if len(lambdas) > 1 else max(room, 0.5)
+    ticks: list[float] = []
+    for lambda_ in reversed(lambdas):
+        if not ticks or ticks[-1] - lambda_ >= TICK_GAP * (lambdas[-1] - lambdas[0]):
+            ticks.append(lambda_)
+    x = alt.X(f"{field}:Q", title="λ").axis(values=ticks[::-1], format="~g", labelOverlap=False)
+    return x.scale(domain=[lambdas[0] - room, lambdas[-1] + room], nice=False)
+
+
+def end_labels(
+    ends: Mapping[str, float],
+    *,
+    x: float,
+    domain: tuple[float, float] = (0.0, 1.0),
+    algorithms: Sequence[str] = (),
+    merit: Mapping[str, float] | None = None,
+) -> alt.Chart:
+    """The algorithms' names right of where their lines end, moved apart where they would overlap.
+
+    `domain` is that of the y axis; `algorithms` are all that are drawn, if some have no end. Of lines that end at one
+    height the better by `merit` is named above, else the earlier.
+    """
+    bottom, top = domain
+    gap = min(LABEL_GAP, 1 / max(len(ends) - 1, 1)) * (top - bottom)
+    order = sorted(reversed(list(ends)), key=lambda name: (ends[name], merit[name] if merit else 0.0))
+    placed: dict[str, float] = {}
+    lowest = bottom
+    for name in order:
+        placed[name] = max(ends[name], lowest)
+        lowest = placed[name] + gap
+    highest = top
+    for name in reversed(order):
+        placed[name] = min(placed[name], highest)
+        highest = placed[name] - gap
+    rows = [{"algorithm": named(name), "x": x, "y": placed[name]} for name in ends]
+    mark = alt.MarkDef(
+        type="text",
+        align="left",
+        baseline="middle",
+        dx=10,
+        fontSize=LABEL_SIZE,
+        fontWeight="bold",
+        limit=LABEL_WIDTH,
+    )
     return alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
-        x="x:Q", y="y:Q", text="algorithm:N", color=colour(algorithms)
+        x="x:Q",
+        y="y:Q",
+        text="algorithm:N",
+        color=colour(algorithms or list(ends)),
+        tooltip=tips(algorithm="algorithm"),
     )
 
 
@@ -249,8 +269,8 @@ def finished(
     """The layers as one picture, with the title and the axes that all charts have."""
     lines = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     heading = alt.TitleParams(
-        text=title,
-        subtitle=lines,
+        text=title if len(title) <= TITLE_LENGTH else _wrapped(title, TITLE_LENGTH, most=2),
+        subtitle=[part for line in lines for part in _wrapped(line, SUBTITLE_LENGTH, most=3)],
         anchor="start",
         frame="group",
         fontSize=18,
@@ -272,3 +292,16 @@ def finished(
         titlePadding=10,
         gridColor="#E4E4E4",
     )
+
+
+def _wrapped(text: str, length: int, *, most: int) -> list[str]:
+    words = [word if len(word) <= LONGEST_WORD else f"{word[: LONGEST_WORD - 1]}…" for word in text.split()]
+    return textwrap.wrap(" ".join(words), length, max_lines=most, placeholder=" …") or [""]
+
+
+def _check_algorithms(algorithms: Sequence[str], *, num_columns: int, name: str) -> None:
+    if len(algorithms) != num_columns or len(set(algorithms)) != num_columns:
+        raise ValueError(
+            f"`algorithms` must name each of the {num_columns} columns of `{name}` once, "
+            f"got {list(algorithms)}; give {num_columns} different names"
+        )

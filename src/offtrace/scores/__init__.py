@@ -1,5 +1,7 @@
 """Inter-algorithm scores of Sec. 5, the paper's two tables of results, and today's statistics of a few runs."""
 
+from offtrace.scores.claims import Claim, claims
+from offtrace.scores.comparison import LEVEL, Averages, Comparison, Key, Statistics, Table, published_comparison
 from offtrace.scores.inter_algorithm import (
     StepPoints,
     average_scores,
@@ -29,14 +31,22 @@ from offtrace.scores.statistics import (
 )
 
 __all__ = [
+    "LEVEL",
+    "Averages",
     "AveragesByLambda",
+    "Claim",
+    "Comparison",
     "FinalScores",
     "Interval",
+    "Key",
     "Profile",
     "RunScore",
+    "Statistics",
     "StepPoints",
+    "Table",
     "area_under_curve",
     "average_scores",
+    "claims",
     "distribution_steps",
     "inter_algorithm_scores",
     "interval",
@@ -48,6 +58,7 @@ __all__ = [
     "paired_difference",
     "performance_profile",
     "probability_of_improvement",
+    "published_comparison",
     "published_table_2",
     "published_table_3",
     "run_score",

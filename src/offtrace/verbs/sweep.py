@@ -1,10 +1,13 @@
 """`offtrace sweep`: the verb."""
 
 import json as json_module
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -15,45 +18,91 @@ from offtrace.verbs.display import count, number
 
 
 def sweep(
-    games: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="ENV …")],
-    traces: tuple[str, ...] = ("retrace", "tree_backup", "q_lambda", "dqn"),
-    lambdas: tuple[float, ...] = (1.0,),
-    seeds: int = 4,
+    games: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="ENV …")] = (),
+    preset: Literal["figure_1", "table_2", "table_3"] | None = None,
+    scale: Literal["pocket", "minatar", "atari"] = "pocket",
+    traces: tuple[str, ...] = (),
+    lambdas: tuple[float, ...] = (),
+    seeds: int | None = None,
     num_steps: int | None = None,
     step_size: float | None = None,
     output: Path = Path("results.sqlite"),
     jobs: int | None = None,
+    engine: Literal["local", "ray"] = "local",
+    ray_address: str | None = None,
     json: bool = False,
 ) -> None:
     """Trains games × traces × λ × seeds, and keeps every result in one SQLite file.
 
     Only what is missing there is run, so the same command goes on after a stop, and a larger sweep adds to a smaller
-    one. Cells of one shape are trained together as one program.
+    one. Cells of one shape are trained together as one program. `offtrace report` makes a page of it, at any time.
 
     Example: offtrace sweep pocket/catch pocket/cartpole --lambdas 0.5 1.0 --seeds 8
 
+    Example: offtrace sweep --preset table_2 --scale minatar
+
+    Example: offtrace sweep minatar/breakout --seeds 20 --engine ray --ray-address auto
+
     Args:
         games: environments.
-        traces: algorithms, by their names in `offtrace train`.
-        lambdas: for those that have a λ.
-        seeds: of each cell: 0 to this, without it.
+        preset: one of the paper's experiments; what else is given replaces its games, traces, λ, seeds or settings.
+        scale: of the preset: minutes on two cores, minutes on one accelerator, or the paper's own.
+        traces: algorithms, by their names in `offtrace train`; the paper's four if none is named.
+        lambdas: for those that have a λ; 1 if none is named.
+        seeds: of each cell: 0 to this, without it; 4 if not given.
         num_steps: of each run; what suits the environment if not given.
         step_size: of each run; what suits the environment if not given.
         output: the file; made if it is not there.
-        jobs: processes at once; one for each core if not given, and 0 for none but this, as on an accelerator.
+        jobs: processes at once; one for each core if not given (on Ray, of the cluster); 0 for none but this.
+        engine: this machine, or a Ray cluster, whose nodes have offtrace installed; the file stays on this machine.
+        ray_address: of the cluster; if not given, that in RAY_ADDRESS, else one is started here for the sweep.
         json: print the scores as JSON, for a program to read.
     """
-    from offtrace.experiments import engine
+    from offtrace.experiments import cluster
+    from offtrace.experiments import engine as local
+    from offtrace.experiments.presets import preset as named_preset
     from offtrace.experiments.spec import Sweep, cells
     from offtrace.experiments.store import Store
+
+    if not games and preset is None:
+        raise ValueError("name an environment, `offtrace sweep pocket/catch`, or a preset, `--preset figure_1`.")
+    if ray_address is not None and engine != "ray":
+        raise ValueError(f"`--ray-address` must come with `--engine ray`; got `--engine {engine}`.")
+    run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
+    chosen = named_preset(preset, scale) if preset else Sweep("sweep", games)
+    given = {"games": games, "traces": traces, "lambdas": lambdas, "num_seeds": seeds}
+    settings = {"num_steps": num_steps, "step_size": step_size}
+    known = {name: value for name, value in settings.items() if value is not None}
+    chosen = replace(
+        chosen,
+        settings={**chosen.settings, **known},
+        **{name: value for name, value in given.items() if value not in ((), None)},
+    )
+    console = Console(stderr=json)
+    done, stopped = with_progress(run, cells(chosen), output, console=console, jobs=jobs)
+    with Store(output, read_only=True) as store:
+        scores = mean_scores([run for run in store.runs() if run.status == "done"])
+    if json:
+        print(json_module.dumps(scores, indent=2, ensure_ascii=False))
+    else:
+        console.print(_table(scores))
+    tell_failures(output, console)
+    left = done.num_runs - done.num_done
+    console.print(f"{done.num_done} of {done.num_runs} runs are in {output}.", markup=False, highlight=False)
+    if stopped:
+        kept = "saved" if engine == "local" else "what is finished is kept"
+        console.print(f"Stopped, and {kept}; the same command goes on.")
+        sys.exit(130)
+    if left:
+        sys.exit(3)
+
+
+def with_progress(
+    run: Callable[..., Any], specs: Sequence[Any], output: Path, *, console: Console, jobs: int | None = None
+) -> tuple[Any, bool]:
+    """Runs what is missing, with a bar over the whole sweep: its last progress, and whether somebody stopped it."""
     from offtrace.verbs.train import signals
 
-    if not games:
-        raise ValueError("name an environment: `offtrace sweep pocket/catch`.")
-    settings = {"num_steps": num_steps, "step_size": step_size}
-    settings = {name: value for name, value in settings.items() if value is not None}
-    specs = cells(Sweep("sweep", games, traces, lambdas, seeds, settings))
-    console = Console(stderr=json)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -63,7 +112,7 @@ def sweep(
     with Progress(*columns, console=console, transient=True) as shown, signals() as stopping:
         task = shown.add_task("starting", total=1.0, steps="")
 
-        def tell(now: engine.Progress) -> None:
+        def tell(now: Any) -> None:
             failed = f", {now.num_failed} failed" if now.num_failed else ""
             shown.update(
                 task,
@@ -72,28 +121,20 @@ def sweep(
                 steps=f"{count(now.num_steps)} of {count(now.total_steps)} steps",
             )
 
-        command = "offtrace sweep " + " ".join(games)
-        done = engine.run(specs, output, jobs=jobs, command=command, tell=tell, stop=stopping)
-        stopped = stopping() and done.num_done < done.num_runs
+        command = shlex.join(["offtrace", *sys.argv[1:]])
+        done = run(specs, output, jobs=jobs, command=command, tell=tell, stop=stopping)
+        return done, stopping() and done.num_done < done.num_runs
+
+
+def tell_failures(output: Path, console: Console) -> None:
+    """A line for each run that failed, with the last line of why."""
+    from offtrace.experiments.store import Store
+
     with Store(output, read_only=True) as store:
-        scores = mean_scores([run for run in store.runs() if run.status == "done"])
-        failures = [run for run in store.runs(status="failed")]
-    if json:
-        print(json_module.dumps(scores, indent=2, ensure_ascii=False))
-    else:
-        console.print(_table(scores))
-    for run in failures:
-        last = (run.failure or "").strip().splitlines()[-1:] or ["no reason known"]
-        console.print(
-            f"failed: {run.spec['env']} {run.spec['trace']} seed {run.spec['seed']}: {last[0]}", markup=False
-        )
-    left = done.num_runs - done.num_done
-    console.print(f"{done.num_done} of {done.num_runs} runs are in {output}.", markup=False, highlight=False)
-    if stopped:
-        console.print("Stopped and saved; the same command goes on.")
-        sys.exit(130)
-    if left:
-        sys.exit(3)
+        for run in store.runs(status="failed"):
+            last = (run.failure or "").strip().splitlines()[-1:] or ["no reason known"]
+            what = f"{run.spec['env']} {run.spec['trace']} seed {run.spec['seed']}"
+            console.print(f"failed: {what}: {last[0]}", markup=False, highlight=False)
 
 
 def mean_scores(runs: Sequence[Any]) -> list[dict[str, Any]]:

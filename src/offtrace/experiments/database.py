@@ -1,0 +1,212 @@
+"""The file of a store: its schema, how it is opened, and what is refused.
+
+A file is ours if it says so, has every column of the schema, and is of a version that is known here. An older one is
+brought up to date when it is opened for writing.
+"""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+APPLICATION, VERSION = 0x6F667472, 1  # "oftr", and the schema below
+
+SCHEMA = """
+-- With what results were made; a row for each time that a sweep was begun. "commit" is a word of SQL: quote it.
+CREATE TABLE provenance (
+    id INTEGER PRIMARY KEY,
+    version TEXT, "commit" TEXT, machine TEXT, command TEXT, python TEXT, jax TEXT, platform TEXT,
+    made_at TEXT NOT NULL                          -- times are UTC, ISO 8601
+) STRICT;
+
+-- A row for each spec. env, trace, lambda and seed are copies out of it.
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    fingerprint TEXT NOT NULL UNIQUE,              -- SHA-256 of the spec, whatever the order of its fields
+    env TEXT NOT NULL, trace TEXT NOT NULL, lambda REAL NOT NULL, seed INTEGER NOT NULL,
+    spec TEXT NOT NULL,                            -- JSON
+    status TEXT NOT NULL DEFAULT 'missing' CHECK (status IN ('missing', 'running', 'done', 'failed')),
+    failure TEXT,                                  -- why, if it failed
+    num_unfinished INTEGER,                        -- evaluation episodes at the end that were cut off
+    provenance INTEGER NOT NULL REFERENCES provenance,    -- of who claimed it last
+    registered_at TEXT NOT NULL, started_at TEXT, ended_at TEXT
+) STRICT;
+
+-- Who is at work on a run; it may be dead.
+CREATE TABLE claims (
+    run INTEGER PRIMARY KEY REFERENCES runs,
+    token TEXT NOT NULL,                           -- tells this claim from every other
+    worker TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
+    born INTEGER NOT NULL,                         -- when the process began, as pids are used again
+    heartbeat REAL NOT NULL                        -- its last sign of life, in seconds since 1970
+) STRICT;
+
+-- One tick of a run: the fields of telemetry.Report, where each is explained.
+CREATE TABLE reports (
+    run INTEGER NOT NULL REFERENCES runs,
+    tick INTEGER NOT NULL, num_steps INTEGER NOT NULL, num_updates INTEGER NOT NULL, num_episodes INTEGER NOT NULL,
+    episode_return REAL, episode_length REAL, epsilon REAL, step_size REAL, loss REAL, q REAL, c REAL, cut REAL,
+    effective_length REAL, off_policy REAL, gradient REAL,
+    off_policy_by_age TEXT NOT NULL,               -- a JSON list of numbers
+    evaluation REAL,
+    events TEXT NOT NULL,                          -- a JSON list of sentences
+    PRIMARY KEY (run, tick)
+) STRICT, WITHOUT ROWID;
+
+-- The evaluation at the end of a run that is done: raw returns, episode by episode.
+CREATE TABLE evaluations (
+    run INTEGER NOT NULL REFERENCES runs, episode INTEGER NOT NULL, return REAL,
+    PRIMARY KEY (run, episode)
+) STRICT, WITHOUT ROWID;
+
+-- Of runs that are done: score, the mean raw return of the training episodes that ended in the last 10 % of frames
+-- (in the ticks that end there), and evaluation, that of the episodes at the end.
+CREATE VIEW final_scores AS
+WITH ends AS (SELECT run, max(num_steps) AS num_steps FROM reports GROUP BY run)
+SELECT runs.id AS run, env, trace, lambda, seed, ends.num_steps, sum(num_episodes) AS num_episodes,
+    sum(num_episodes * episode_return) / sum(num_episodes) FILTER (WHERE episode_return IS NOT NULL) AS score,
+    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id) AS evaluation
+FROM runs LEFT JOIN ends ON ends.run = runs.id
+    LEFT JOIN reports ON reports.run = runs.id AND 10 * reports.num_steps > 9 * ends.num_steps
+WHERE status = 'done' GROUP BY runs.id;
+
+-- Every tick of every run, with what the run is.
+CREATE VIEW curves AS
+SELECT env, trace, lambda, seed, status, reports.* FROM runs JOIN reports ON reports.run = runs.id;
+"""
+
+MIGRATIONS: dict[int, str] = {}
+"""From a version to the next one: statements, each of which ends with a semicolon at the end of a line."""
+
+COLUMNS = "SELECT m.type, m.name, c.name, c.type FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
+LONGEST = 16 << 20
+"""Bytes of a row: a longer one is neither written nor read."""
+ERRORS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_BUSY: errno.ETIMEDOUT,
+    sqlite3.SQLITE_READONLY: errno.EACCES,
+    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+}
+"""Of the system. Any other one of SQLite's says that the file, or a value, is not as it should be."""
+
+
+class Database:
+    """An open file: made if it is not there, refused if it is not one of ours or of a newer schema."""
+
+    def __init__(self, path: Path, *, read_only: bool, timeout: float) -> None:
+        self.path = path.absolute()
+        self.name = repr(str(self.path))
+        address = f"{self.path.as_uri()}?{self._mode(read_only)}"
+        try:
+            self.connection = sqlite3.connect(address, uri=True, timeout=timeout, isolation_level=None)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+        self.do = self.connection.execute
+        try:
+            self.connection.row_factory = sqlite3.Row
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+            self._begin(read_only)
+        except sqlite3.Error as error:
+            self.connection.close()
+            raise self._explained(error) from error
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self, kind: str = "IMMEDIATE") -> Generator[None]:
+        """All of it or nothing. One that writes waits for its turn at its beginning, where it can."""
+        try:
+            self.do(f"BEGIN {kind}")
+            yield
+            self.do("COMMIT")
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter while it says what is wrong in a schema
+            raise self._explained(error) from error
+        finally:
+            if self.connection.in_transaction:
+                self.do("ROLLBACK")
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"{self.name} is damaged: {error!r}.") from error
+
+    def _explained(self, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
+        if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
+            return error
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if code in ERRORS:
+            return OSError(ERRORS[code], f"what was stored before is intact, but {error}", str(self.path))
+        return ValueError(f"{self.name} is not a file of results, or damaged, or cannot hold this: {error}.")
+
+    def _mode(self, read_only: bool) -> str:
+        """How SQLite is to open the file; refused where that is known to be in vain.
+
+        The file itself is not opened here: to close it would drop the locks of another `Store` of this process.
+        """
+        path, folder = self.path, self.path.parent
+        if not read_only:
+            folder.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{self.name} must be a file of results, or a new name.")
+        if read_only and not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "there are no results", str(path))
+        writable = os.access(folder, os.W_OK | os.X_OK) and (not path.exists() or os.access(path, os.R_OK | os.W_OK))
+        if not writable and not read_only:
+            raise PermissionError(errno.EACCES, "results cannot be written there, nor beside it", str(path))
+        if writable:  # a reader, too, as it then leaves nothing behind
+            return "mode=rw" if read_only else "mode=rwc"
+        return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
+
+    def _begin(self, read_only: bool) -> None:
+        """Nothing in a file is changed before it is known to be ours."""
+        self.do("PRAGMA trusted_schema = OFF")
+        with self.transaction("DEFERRED"):
+            version = self._version()
+        if read_only:
+            self.do("PRAGMA query_only = ON")
+            if version != VERSION:
+                remedy = "Open it for writing once." if version else "Nothing was ever written to it."
+                raise ValueError(f"{self.name} has schema {version}, and {VERSION} is read here. {remedy}")
+            return
+        if self.do("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise OSError(errno.ENOTSUP, "results must be on a local disk, where SQLite's WAL works", str(self.path))
+        self.do("PRAGMA synchronous = FULL")
+        self.do("PRAGMA foreign_keys = ON")
+        with self.transaction():
+            version = self._version()  # again, as another process may have been here meanwhile
+            if version != VERSION:
+                scripts = [MIGRATIONS[old] for old in range(version, VERSION)] if version else [SCHEMA]
+                for statement in "".join(scripts).split(";\n"):
+                    self.do(statement)
+                self.do(f"PRAGMA application_id = {APPLICATION}")
+                self.do(f"PRAGMA user_version = {VERSION}")
+                self._version()
+
+    def _version(self) -> int:
+        """Of the schema, 0 if there is nothing in the file. What is not ours, or not all there, is refused."""
+        sizes = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+        application, version, size = (self.do(sql).fetchone()[0] for sql in sizes)
+        if application == version == size == 0:
+            return 0
+        if application != APPLICATION:
+            raise ValueError(f"{self.name} is a SQLite database, but not one of offtrace's. Use another file.")
+        if version not in (*MIGRATIONS, VERSION):
+            remedy = "a newer offtrace" if version > VERSION else "the offtrace that made it"
+            raise ValueError(f"{self.name} has schema {version}, and {VERSION} is read here. Use {remedy}.")
+        if version == VERSION:
+            with closing(sqlite3.connect(":memory:")) as fresh:
+                fresh.executescript(SCHEMA)
+                lost = set(fresh.execute(COLUMNS)) - set(map(tuple, self.do(COLUMNS)))
+            if lost:
+                what = ", ".join(sorted({f"{table}.{column}" for _, table, column, _ in lost}))
+                raise ValueError(f"{self.name} is damaged: it has no {what}, or not as it was made.")
+        return version

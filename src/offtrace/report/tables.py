@@ -1,0 +1,245 @@
+"""Tables as files: CSV for programs and spreadsheets, LaTeX as the paper's appendix prints it.
+
+Names are data. In CSV one that a spreadsheet would take for a formula gets an apostrophe before it, and numbers are
+written whole; in LaTeX what means something there is escaped, and numbers have the paper's digits.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.experiments.results import Study, studies
+from offtrace.experiments.store import StoredRun
+from offtrace.report.names import named
+from offtrace.scores import Averages, Claim, Comparison, Interval, Statistics, Table, published_table_3, times_best
+from offtrace.scores.comparison import Array, Scale
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What spreadsheets begin a formula with, or skip before one."""
+LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "λ": r"$\lambda$",
+    "σ": r"$\sigma$",
+}
+HEADINGS = {"q_star": r"Q$^*$($\lambda$)"}
+"""Of columns in LaTeX, where they are not their names."""
+
+
+@dataclass(frozen=True, eq=False)
+class AveragesTable:
+    """Table 2: average scores, `values` (λ, algorithms), with the ends of their intervals if there are some."""
+
+    lambdas: tuple[float, ...]
+    algorithms: tuple[str, ...]
+    values: Array
+    low: Array | None = None
+    high: Array | None = None
+
+    def csv(self) -> str:
+        """A row for each λ; intervals are in columns of their own, named `…_low` and `…_high`."""
+        header = ["lambda", *self.algorithms]
+        columns = [np.array(self.lambdas)[:, None], self.values]
+        if self.low is not None and self.high is not None:
+            header += [f"{name}_{end}" for name in self.algorithms for end in ("low", "high")]
+            columns += [np.stack([self.low, self.high], axis=-1).reshape(len(self.lambdas), -1)]
+        return _csv([header, *np.concatenate(columns, axis=1).tolist()])
+
+    def latex(self) -> str:
+        rows = [
+            [_lambda(lambda_), *_bold([f"{x:.4g}" for x in row.tolist()], row == row.max())]
+            for lambda_, row in zip(self.lambdas, self.values, strict=True)
+        ]
+        return _tabular([r"$\lambda$", *map(_heading, self.algorithms)], rows)
+
+
+@dataclass(frozen=True, eq=False)
+class GamesTable:
+    """Table 3: mean scores, `values` (games, algorithms), and how often each algorithm is the best.
+
+    Of equal bests all are bold and none is counted, but for the published table, where one of them is printed in
+    bold, and counted.
+    """
+
+    games: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    values: Array
+    best: np.ndarray
+    """(games, algorithms) bool: what is bold."""
+    times_best: tuple[int, ...]
+
+    def csv(self) -> str:
+        """A row for each game, without the last one of the printed table, which is no game."""
+        rows = [[game, *row] for game, row in zip(self.games, self.values.tolist(), strict=True)]
+        return _csv([["game", *self.algorithms], *rows])
+
+    def latex(self) -> str:
+        rows = [
+            [rf"\textsc{{{_escaped(game)}}}", *_bold([f"{x:.2f}" for x in values], best)]
+            for game, values, best in zip(self.games, self.values.tolist(), self.best, strict=True)
+        ]
+        last = ["Times Best", *map(str, self.times_best)]
+        return _tabular(["", *map(_heading, self.algorithms)], [*rows, last])
+
+
+def table_2(comparison: Comparison) -> AveragesTable:
+    """The average inter-algorithm score at every λ for which it is known."""
+    found = known_averages(comparison, "score")
+    return AveragesTable(found.lambdas, found.algorithms, found.value, found.low, found.high)
+
+
+def table_3(comparison: Comparison, lambda_: float) -> GamesTable:
+    """The mean final score of every algorithm on every game that has runs of all of them."""
+    table = comparison.table(lambda_)
+    if not table.games or len(table.algorithms) < 2:
+        raise ValueError(
+            f"`comparison` must have a game with runs of 2 algorithms or more at λ = {lambda_:g}; it has none."
+        )
+    highlighted = _highlighted(table) if comparison.printed else None
+    best = table.values == table.values.max(axis=1, keepdims=True)
+    if highlighted is not None:
+        best = np.arange(len(table.algorithms)) == highlighted[:, None]
+    counts = times_best(table.values, highlighted=highlighted)
+    return GamesTable(table.games, table.algorithms, table.values, best, tuple(counts.tolist()))
+
+
+def known_averages(comparison: Comparison, scale: Scale) -> Averages:
+    """At all λ; where no game has runs of everything at all of them, at those λ where some game has."""
+    averages = comparison.averages(scale)
+    if not np.isfinite(averages.value).all() and not comparison.printed:
+        some = [x for x in comparison.lambdas if comparison.complete_games([x])]
+        averages = comparison.averages(scale, lambdas=some) if some else averages
+    if not averages.value.size or not np.isfinite(averages.value).all():
+        raise ValueError(
+            f"`comparison` must have averages, which it has not: {averages.reason or 'there are no runs'}."
+        )
+    return averages
+
+
+def claims_csv(claims: Sequence[Claim]) -> str:
+    """A row for each claim of the paper."""
+    header = ["claim", "measure", "verdict", "difference", "low", "high", "num_games", "num_runs", "reason"]
+    rows = [
+        [
+            claim.text,
+            claim.measure,
+            claim.verdict,
+            *_numbers(claim.difference),
+            claim.num_games,
+            claim.difference.num_runs if claim.difference else 0,
+            claim.reason,
+        ]
+        for claim in claims
+    ]
+    return _csv([header, *rows])
+
+
+def statistics_csv(rows: Sequence[Statistics]) -> str:
+    """A row for each algorithm, with the ends of every interval."""
+    measures = ("mean", "iqm", "optimality_gap", "improvement", "area")
+    header = ["algorithm", *(f"{name}{end}" for name in measures for end in ("", "_low", "_high")), "num_runs"]
+    found = [
+        [row.algorithm, *(x for name in measures for x in _numbers(getattr(row, name))), row.mean.num_runs]
+        for row in rows
+    ]
+    return _csv([header, *found])
+
+
+def runs_csv(study: Study) -> str:
+    """A row for every run, of whatever status; only those that are done have scores."""
+    header = ["game", "algorithm", "lambda", "seed", "status", "early", "final", "area", "evaluation", "file"]
+    return _csv([header, *map(_run_row, study.runs)])
+
+
+# -- inside --------------------------------------------------------------------------------------------------
+
+
+def _run_row(run: StoredRun) -> list[Any]:
+    env, returns = run.spec["env"], [value for value in run.returns if math.isfinite(value)]
+    # a study of one run has its scores
+    scores = studies([run])[0].comparison.runs
+    found = {name: next((values[0] for values in cells.values()), None) for name, cells in scores.items()}
+    return [
+        env.partition("/")[2] or env,
+        run.spec["trace"],
+        float(run.spec["lambda_"]),
+        run.spec["seed"],
+        run.status,
+        *(found.get(name) for name in ("early", "final", "area")),
+        sum(returns) / len(returns) if returns else None,
+        run.file.name,
+    ]
+
+
+def _highlighted(table: Table) -> np.ndarray | None:
+    """Columns of what the paper prints in bold, if this is its table."""
+    printed = published_table_3()
+    if {*table.games} != {*printed.games} or {*table.algorithms} != {*printed.algorithms}:
+        return None
+    rows = [printed.games.index(game) for game in table.games]
+    columns = [printed.algorithms.index(name) for name in table.algorithms]
+    if not np.array_equal(printed.scores[rows][:, columns], table.values):
+        return None
+    return np.array([columns.index(column) for column in printed.highlighted[rows].tolist()])
+
+
+def _numbers(interval: Interval | None) -> list[float | None]:
+    return [interval.value, interval.low, interval.high] if interval else [None, None, None]
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    """What is None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """
+    >>> _cell("=1+1"), _cell("pong"), _cell(-1.5)
+    ("'=1+1", 'pong', -1.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def _tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [
+        rf"\begin{{tabular}}{{|{'r|' * len(header)}}}",
+        r"\hline",
+        rf"{' & '.join(header).lstrip()} \\",
+        r"\hline",
+    ]
+    for row in rows:
+        lines += [r"\hline", rf"{' & '.join(row)} \\"]
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+
+
+def _bold(cells: Sequence[str], best: np.ndarray) -> list[str]:
+    return [rf"\textbf{{{cell}}}" if bold else cell for cell, bold in zip(cells, best.tolist(), strict=True)]
+
+
+def _lambda(lambda_: float) -> str:
+    """As the paper: 1.0, 0.95."""
+    return f"{lambda_:.1f}" if round(lambda_, 1) == lambda_ else f"{lambda_:g}"
+
+
+def _heading(algorithm: str) -> str:
+    return HEADINGS.get(algorithm) or _escaped(named(algorithm))
+
+
+def _escaped(name: str) -> str:
+    r"""
+    >>> print(_escaped("50% of a_b & {c}\n"))
+    50\% of a\_b \& \{c\}
+    """
+    return "".join(LATEX.get(character, character) for character in " ".join(name.split()))

@@ -1,0 +1,188 @@
+"""The Ray engine: the rows of the local one, to the last bit, whoever dies on the way."""
+
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offtrace.agent.spec import Plan, to_json
+from offtrace.experiments import cluster, engine
+from offtrace.experiments.spec import Sweep, cells
+from offtrace.experiments.store import Store, StoredRun
+
+pytest.importorskip("ray", reason="ray is not installed: pip install 'offtrace[ray]'")
+if not Path("/proc/self/stat").exists():
+    pytest.skip("there is no /proc, by which workers are found", allow_module_level=True)
+
+SMALL = {
+    "network": "mlp",
+    "hidden_sizes": (16,),
+    "num_actors": 4,
+    "num_steps": 400,
+    "fill": 80,
+    "replay_size": 400,
+    "tick_steps": 100,
+    "evaluation_ticks": 0,
+    "evaluation_episodes": 2,
+    "evaluation_steps": 20,
+}
+
+TRACES = ("retrace", "tree_backup")
+"""They share a program, which is compiled once for all packs here, as every one of them has two members."""
+
+
+def small(*traces: str, **changes: Any) -> list[Plan]:
+    return cells(Sweep("small", ("pocket/catch",), traces or TRACES, num_seeds=2, settings={**SMALL, **changes}))
+
+
+def runs(path: Path) -> dict[str, StoredRun]:
+    with Store(path, read_only=True) as store:
+        return {run.fingerprint: run for run in store.runs()}
+
+
+def checksums(path: Path) -> dict[str, str]:
+    return {name: run.checksum for name, run in runs(path).items() if run.status == "done"}
+
+
+def workers() -> list[int]:
+    """Processes that train for this one: Ray writes the name of a task over a worker's command."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cmdline").read_bytes().startswith(b"ray::offtrace sweep") and _is_ours(folder):
+                found.append(int(folder.name))
+        except OSError:  # it has ended meanwhile
+            continue
+    return found
+
+
+def _is_ours(folder: Path) -> bool:
+    while (parent := int((folder / "stat").read_text().rpartition(") ")[2].split()[1])) > 1:
+        if parent == os.getpid():
+            return True
+        folder = folder.with_name(str(parent))
+    return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One cluster for all tests here. Programs are compiled once, for its workers and for processes of our own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", str(1 << 30))  # with a limit it is used under a lock
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        with cluster.connected("local", jobs=2):
+            yield
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the local engine, one pack after the other, as the first compiles for both."""
+    path = tmp_path_factory.mktemp("local") / "results.sqlite"
+    assert engine.run(small("retrace"), path, jobs=1).num_done == 2
+    assert engine.run(small(), path, jobs=1).num_done == 4
+    return path
+
+
+def test_two_workers_give_the_rows_of_the_local_engine(local: Path, tmp_path: Path) -> None:
+    path, seen = tmp_path / "results.sqlite", []
+    done = cluster.run(small(), path, command="a test", tell=seen.append)
+    assert (done.num_done, done.num_failed, done.num_steps) == (4, 0, done.total_steps)
+    assert seen[-1] == done
+    assert checksums(path) == checksums(local)
+    made = [run.provenance for run in runs(path).values()]
+    assert {(one["command"], one["jax"]) for one in made} == {("a test", version("jax"))}
+    assert [file.name for file in tmp_path.iterdir()] == ["results.sqlite"]
+
+
+def test_stopped_and_killed_it_ends_equal(local: Path, tmp_path: Path) -> None:
+    """Stopped once it trains, nothing is claimed any more. Then workers are killed, and their cells run again."""
+    path = tmp_path / "results.sqlite"
+    stopped = cluster.run(small(), path, stop=lambda: any(run.reports for run in runs(path).values()))
+    assert stopped.num_done == 0
+    assert {run.status for run in runs(path).values()} == {"missing"}
+    assert any(run.reports for run in runs(path).values())
+
+    killed: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        write = engine.Held.write
+
+        def kill(pack: engine.Held, reports: Any) -> None:
+            write(pack, reports)
+            if not killed:
+                killed.extend(workers())
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
+
+        patch.setattr(engine.Held, "write", kill)
+        done = cluster.run(small(), path)
+    assert killed
+    assert (done.num_done, done.num_failed) == (4, 0)
+    assert checksums(path) == checksums(local)
+
+
+def test_who_is_killed_every_time_fails(tmp_path: Path) -> None:
+    killed: set[int] = set()
+    before = set(workers())  # of tests before, on their way out
+
+    def kill() -> bool:
+        for pid in set(workers()) - killed - before:
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    done = cluster.run(small("retrace"), tmp_path / "results.sqlite", jobs=1, stop=kill)
+    assert (done.num_done, done.num_failed) == (0, 2)
+    assert len(killed) == engine.TRIES
+    for run in runs(tmp_path / "results.sqlite").values():
+        assert run.failure is not None
+        assert run.failure.startswith("its worker died, 3 times; the last time: WorkerCrashedError")
+
+
+def test_only_what_is_missing_is_run(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results.sqlite"
+    shutil.copy(local, path)
+    before = runs(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        lost = "SELECT id FROM runs WHERE trace = 'tree_backup'"
+        connection.execute(f"DELETE FROM reports WHERE run IN ({lost})")
+        connection.execute(f"DELETE FROM evaluations WHERE run IN ({lost})")
+        connection.execute("UPDATE runs SET status = 'missing' WHERE trace = 'tree_backup'")
+    assert cluster.run(small(), path, jobs=1).num_done == 4
+    assert checksums(path) == checksums(local)
+    begun = [run for name, run in runs(path).items() if run.started_at != before[name].started_at]
+    assert [run.spec["trace"] for run in begun] == ["tree_backup"] * 2
+
+    def never(*_: object) -> None:
+        raise AssertionError("nothing is missing")
+
+    monkeypatch.setattr(cluster, "Held", never)
+    assert cluster.run(small(), path).num_done == 4
+
+
+def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    wrong, right = small("retrace", num_steps=60), small("retrace")  # less than is filled
+    done = cluster.run([*wrong, *right], path)
+    assert (done.num_done, done.num_failed) == (2, 2)
+    failed = [run for run in runs(path).values() if run.status == "failed"]
+    assert [run.spec for run in failed] == [to_json(spec) for spec in wrong]
+    for run in failed:
+        assert run.failure is not None
+        assert "Traceback" in run.failure
+        assert "`num_steps` must be more than" in run.failure
+
+
+def test_wrong_calls_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`jobs` must be at least 1 on Ray, .*got 0"):
+        cluster.run(small(), tmp_path / "results.sqlite", jobs=0)
+    assert not (tmp_path / "results.sqlite").exists()

@@ -1,0 +1,396 @@
+"""`offtrace report`: from files of results to a folder, whatever state the results are in."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import made_up
+import pytest
+
+from offtrace.cli import main
+from offtrace.experiments.results import Study, studies
+from offtrace.experiments.store import Store, read
+from offtrace.report import folder as room
+from offtrace.report.page import Cell, Grid, Section
+from offtrace.scores import Comparison, Key
+
+FEW = {"lambdas": (0.5, 1.0), "seeds": (0, 1, 2)}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_up.store(tmp_path_factory.mktemp("results") / "results.sqlite", made_up.specs(**FEW))
+
+
+def called(*arguments: object) -> int:
+    """The exit code."""
+    try:
+        main(["report", *map(str, arguments)])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def in_words(page: Path) -> str:
+    """What a reader sees, without charts."""
+    text = re.sub(r"<(script|style).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+
+
+def test_the_folder(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new" / "report"
+    assert called(results, "--output", output) == 0
+    told = capsys.readouterr().out
+    assert "TB(λ) is above DQN finally" in told
+    assert "42 of 42 runs are done." in told
+    assert f"Open {output / 'index.html'}" in told.replace("\n", "")
+    assert max(map(len, told.split("Open")[0].splitlines())) <= 80
+    figures = {path.stem for path in (output / "figures").iterdir()}
+    assert figures == {path.stem for path in (output / "figures").glob("*.pdf")}
+    wanted = ("distribution-early", "distribution-final", "by-lambda", "sensitivity", "profile", "curve-alpha")
+    assert {f"made_{name}" for name in wanted} <= figures
+    assert {f"made_telemetry-{name}" for name in ("c", "cut", "effective-length", "off-policy")} <= figures
+    assert {"published_distribution-final", "published_by-lambda", "contraction-against-variance"} <= figures
+    for path in (output / "figures").iterdir():
+        data = path.read_bytes()
+        if path.suffix == ".svg":
+            assert ElementTree.fromstring(data).tag.endswith("svg")
+        else:
+            assert data.startswith(b"\x89PNG\r\n" if path.suffix == ".png" else b"%PDF-"), path.name
+    for path in (output / "tables").glob("*.csv"):
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+        assert len(rows) > 1, path.name
+        assert {len(row) for row in rows} == {len(rows[0])}, path.name
+    for path in (output / "tables").glob("*.tex"):
+        plain = re.sub(r"\\[{}]", "", path.read_text(encoding="utf-8"))
+        assert plain.count("{") == plain.count("}") > 0, path.name
+        assert plain.count(r"\begin") == plain.count(r"\end") == 1, path.name
+    assert len(rows_of(output / "tables" / "made_runs.csv")) == 42
+    assert not [name for name in files(output) if Path(name).name.startswith(".")]
+
+
+def test_the_page_says_what_was_run_and_how_it_was_made(results: Path, tmp_path: Path) -> None:
+    page = room.write(tmp_path, studies(read([results])), command="offtrace report <it>", formats=())
+    text = in_words(page)
+    lead = "2 games (made/alpha and made/beta), trained with Retrace(λ), TB(λ), Q(λ) and DQN at λ = 0.5, 1, seeds 0–2"
+    assert lead in text
+    assert "still running" not in text
+    assert "failed" not in text
+    order = [
+        "The paper&#x27;s claims",
+        "Score distributions",
+        "Scores by λ",
+        "Today&#x27;s statistics",
+        "Game by game",
+    ]
+    order += ["Learning curves", "What the traces did", "The paper&#x27;s 60 Atari games", "Notes", "Provenance"]
+    html = page.read_text(encoding="utf-8")
+    places = [re.search(rf"<h[23]>{re.escape(title)}", html) for title in order]
+    assert all(places)
+    assert [place.start() for place in places if place] == sorted(place.start() for place in places if place)
+    for words in (
+        "4e1c9ab",
+        "a desk, 2 cores",
+        "offtrace sweep made-up",
+        "results.sqlite",
+        "offtrace report &lt;it&gt;",
+    ):
+        assert words in text
+    assert "86 % of the time rather than 95 %" in text
+    assert str(results.parent) not in html  # a page that is shared says nothing of folders
+    assert "://" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+
+
+def test_the_published_tables_go_the_same_way(results: Path, tmp_path: Path) -> None:
+    """What is said of them is the same, whatever else is on the page; and a page has them even without any run."""
+    with_runs = room.write(tmp_path / "a", studies(read([results])), formats=())
+    alone = room.write(tmp_path / "b", [], formats=())
+    told = [json.loads((page.parent / "data" / "claims.json").read_text())[-1] for page in (with_runs, alone)]
+    assert told[0] == told[1]
+    assert told[0]["study"] == "The paper's 60 Atari games"
+    verdicts = {claim["claim"]: claim["verdict"] for claim in told[0]["claims"]}
+    assert verdicts["Retrace(λ) is above DQN finally"] == "holds"
+    tables = [(page.parent / "tables" / "published_games-lambda-1.csv").read_bytes() for page in (with_runs, alone)]
+    assert tables[0] == tables[1]
+    assert "What Munos et al. (2016) published, scored again." in in_words(alone)
+
+
+def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(results, "--output", tmp_path, "--json", "--formats", "svg") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["page"] == str(tmp_path / "index.html")
+    made, published = told["studies"]
+    assert made["study"] == "made"
+    assert made["num_by_status"] == {"done": 42}
+    assert published["study"] == "The paper's 60 Atari games"
+    assert len(made["claims"]) == len(published["claims"]) == 9
+    claim = next(each for each in made["claims"] if each["claim"] == "Retrace(λ) is above DQN finally")
+    assert claim["verdict"] == "holds"
+    assert 0 < claim["low"] <= claim["difference"] <= claim["high"] <= 1
+    assert (claim["num_games"], claim["num_runs"]) == (2, 24)
+    assert {Path(name).suffix for name in files(tmp_path / "figures")} == {".svg"}
+
+
+def test_two_sweeps_are_one_report(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A game and seeds from another file; a run that is in both counts once."""
+    more = made_up.specs(("made/alpha", "made/delta"), lambdas=(0.5, 1.0), seeds=(2, 3))
+    other = made_up.store(tmp_path / "more.sqlite", more, made={**made_up.MADE, "machine": "another desk"})
+    assert called(results, other, "--output", tmp_path / "report", "--formats", "svg") == 0
+    assert capsys.readouterr().err == ""
+    text = in_words(tmp_path / "report" / "index.html")
+    assert "3 games (made/alpha, made/beta and made/delta)" in text
+    assert "seeds 0–3: 63 runs" in text
+    assert "another desk" in text
+    assert "more.sqlite" in text
+    rows = rows_of(tmp_path / "report" / "tables" / "made_runs.csv")
+    assert sorted(row["seed"] for row in rows if row["algorithm"] == "dqn" and row["game"] == "alpha") == list("0123")
+
+
+def test_sweeps_that_contradict_each_other_are_told_of(results: Path, tmp_path: Path, capsys: Any) -> None:
+    spec = made_up.specs(**FEW)[0]
+    with Store(tmp_path / "other.sqlite") as store:
+        (run_id,) = store.register([spec], made_up.MADE)
+        store.claim(run_id, "me")
+        store.write(run_id, made_up.reports(spec, ticks=7))
+        store.finish(run_id, [1.0])
+    assert called(results, tmp_path / "other.sqlite", "--output", tmp_path / "report", "--formats", "svg") == 0
+    assert "has other results" in capsys.readouterr().err
+
+
+SWEEP = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import made_up
+from pathlib import Path
+from offtrace.experiments.store import Store
+wanted = made_up.specs(("made/alpha", "made/beta"), lambdas=(0.5, 1.0), seeds=(0, 1))
+with Store(Path(sys.argv[1])) as store:
+    for i, (run_id, spec) in enumerate(zip(store.register(wanted, made_up.MADE), wanted)):
+        store.claim(run_id, "the sweep")
+        reports = made_up.reports(spec)
+        for report in reports:
+            store.write(run_id, [report])
+            if i == 15 and report.tick == 10:
+                print("under way", flush=True)
+            if i > 15 or (i == 15 and report.tick >= 10):
+                if sys.stdin.readline() != "go on\\n":
+                    sys.exit(0)
+        store.finish(run_id, [1.0])
+"""
+
+
+def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A process is in the middle of a run, with 15 of 28 done; then it writes on, and the next report has more."""
+    path = tmp_path / "results.sqlite"
+    command = [sys.executable, "-c", textwrap.dedent(SWEEP), str(path), str(Path(made_up.__file__).parent)]
+    sweep = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert sweep.stdin
+        assert sweep.stdout
+        assert sweep.stdout.readline() == "under way\n"
+        assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
+        assert "15 of 28 runs are done, 13 not done yet." in capsys.readouterr().out
+        text = in_words(tmp_path / "report" / "index.html")
+        assert "A sweep is still running: 15 of 28 runs are in, and 1 is under way." in text
+        assert "15 done, 1 under way, 12 not done yet" in text
+        sweep.stdin.write("go on\n" * 50)
+        sweep.stdin.flush()
+        end = time.monotonic() + 30
+        while sum(run.status == "done" for run in read([path])) < 17:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
+        assert "15 of 28 runs are in" not in in_words(tmp_path / "report" / "index.html")
+    finally:
+        sweep.communicate(timeout=30)
+    assert sweep.returncode == 0  # it did not notice
+
+
+def test_only_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = made_up.specs(("made/alpha",), lambdas=(1.0,), seeds=(0,))
+    failing = {i: f"Traceback:\n  line\nFloatingPointError: Q reached nan in run {i}\n" for i in range(len(wanted))}
+    path = made_up.store(tmp_path / "results.sqlite", wanted, failing=failing)
+    assert called(path, "--output", tmp_path / "report") == 0
+    assert "0 of 4 runs are done, 4 failed." in capsys.readouterr().out
+    text = in_words(tmp_path / "report" / "index.html")
+    assert "4 runs failed, and are listed below." in text
+    assert "No run is done yet, so there is nothing to compare." in text
+    assert "FloatingPointError: Q reached nan in run 3" in text
+    assert "Traceback" not in text
+    assert "The paper&#x27;s 60 Atari games" in text
+
+
+def test_runs_that_were_never_begun(tmp_path: Path) -> None:
+    wanted = made_up.specs(("made/alpha",), seeds=(0,))
+    path = made_up.store(tmp_path / "results.sqlite", wanted, unfinished=range(len(wanted)))
+    assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
+    text = in_words(tmp_path / "report" / "index.html")
+    assert "The sweep is not finished: 0 of 7 runs are in. Run it again to go on." in text
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        made_up.specs(("made/alpha",), traces=("retrace",), seeds=(0,)),
+        made_up.specs(("made/alpha",), traces=("dqn",), seeds=(0, 1)),
+        made_up.specs(("made/alpha", "alone"), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0,)),
+        [*made_up.specs(("a/b",), seeds=(0,)), *made_up.specs(("a/c",), traces=("retrace",), seeds=(0,))],
+    ],
+    ids=["one algorithm", "baseline only", "two suites, one seed", "incomplete games"],
+)
+def test_little_is_enough(tmp_path: Path, wanted: list[dict[str, Any]]) -> None:
+    path = made_up.store(tmp_path / "results.sqlite", wanted)
+    page = room.write(tmp_path / "report", studies(read([path])), formats=())
+    assert "Nothing can be compared yet" not in in_words(page)
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "../../evil",
+    '"><img src=x onerror=alert(1)>',
+    "=1+1",
+    "a" * 300,
+    "λ 🚀 \u202e",
+)
+
+
+def test_hostile_names_stay_data(tmp_path: Path) -> None:
+    wanted = made_up.specs(
+        [f"made/{name}" for name in HOSTILE], traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1)
+    )
+    made = dict.fromkeys(made_up.MADE, "<b>bold</b>")
+    path = made_up.store(tmp_path / "in" / "results.sqlite", wanted, made=made)
+    before = files(tmp_path)
+    assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
+    assert all(name.startswith("report/") for name in files(tmp_path) - before)
+    html = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert html.count("<script") == 3
+    assert "<img" not in re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+    assert "<b>" not in re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+    for name in HOSTILE[:3]:
+        assert name.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;") in html
+    charts = re.search(r'id="charts">(.*?)</script>', html, re.DOTALL)
+    assert charts
+    assert "<" not in charts[1]
+    assert len(json.loads(charts[1])) > 10
+    tex = (tmp_path / "report" / "tables" / "made_games-lambda-1.tex").read_text(encoding="utf-8")
+    assert r"\textless{}script" in tex
+    for picture in (tmp_path / "report" / "figures").glob("*.svg"):
+        tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(picture).iter()}
+        assert tags <= {"svg", "g", "path", "text", "tspan", "rect", "line", "defs", "clipPath"}
+
+
+def test_a_report_again_replaces_and_takes_away_only_its_own(results: Path, tmp_path: Path) -> None:
+    found = studies(read([results]))
+    extra = Section("Extra", ["words"], charts={"extra": room.charts_of([_first_charts(found)])["made_by-lambda"]})
+    room.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
+    (tmp_path / "figures" / "mine.svg").write_text("mine")
+    before = files(tmp_path)
+    assert "figures/extra.svg" in before
+    room.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
+    assert files(tmp_path) == before
+    page = room.write(tmp_path, found[:0], formats=("svg",))
+    after = files(tmp_path)
+    assert "figures/mine.svg" in after
+    assert not [name for name in after if Path(name).name.startswith(("made", "extra"))]
+    assert "Extra" not in in_words(page)
+
+
+def _first_charts(found: list[Any]) -> Section:
+    from offtrace.report.sections import study_part
+    from offtrace.scores import claims
+
+    return study_part(found[0], "made", claims(found[0].comparison)).section
+
+
+def test_a_study_without_stored_runs_and_sections_of_others(tmp_path: Path) -> None:
+    """As `offtrace reproduce` has them."""
+    runs = {Key(game, name, 1.0): (i + 1.0, i + 1.5) for i, name in enumerate(("retrace", "dqn")) for game in "ab"}
+    runs = {key._replace(lambda_=0.0) if key.algorithm == "dqn" else key: values for key, values in runs.items()}
+    study = Study(Comparison("small <MDPs>", {"final": runs}), ())
+    extra = Section(
+        "More", ["with `code`"], tables=[Grid("a table", ("x", "y"), [[Cell("1"), Cell("2", number=2.0)]])]
+    )
+    page = room.write(tmp_path, [study], extra_sections=[extra], formats=("png",))
+    text = in_words(page)
+    assert "2 games (a and b), trained with Retrace(λ) and DQN at λ = 1: 8 runs, held against" in text
+    assert "small &lt;MDPs&gt;" in text
+    assert "<code>code</code>" in page.read_text(encoding="utf-8")
+    assert text.index("small &lt;MDPs&gt;") < text.rindex("a table") < text.rindex("Atari games 60 games")
+    assert (tmp_path / "figures" / "small-mdps_profile.png").exists()
+    twice = Section("Twice", charts={"published_profile": room.charts_of([_first_charts([study])])["made_profile"]})
+    with pytest.raises(ValueError, match="a different one each; got 'published_profile'"):
+        room.write(tmp_path, [], extra_sections=[twice], formats=())
+
+
+def test_an_interrupted_report_leaves_the_page_before(results: Path, tmp_path: Path) -> None:
+    found = studies(read([results]))
+    page = room.write(tmp_path, [], formats=())
+    before = page.read_bytes()
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        room.write(tmp_path, found, formats=("svg",), progress=stop)
+    assert page.read_bytes() == before
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_progress_counts_to_the_end(results: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    room.write(tmp_path, [], formats=("svg",), progress=lambda *now: told.append(now))
+    assert told == [(i, told[0][1]) for i in range(told[0][1] + 1)]
+
+
+def test_wrong_input_is_one_line(tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to look like a file of something" * 20)
+    with Store(tmp_path / "empty.sqlite"):
+        pass
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    for arguments, words in (
+        ((), "name a file"),
+        ((tmp_path / "nothing.sqlite",), "there is no file"),
+        ((text,), "is not a file of results"),
+        ((tmp_path / "empty.sqlite",), "must have a run"),
+        ((results, "--output", in_the_way), "file"),
+        ((results, "--formats", "gif", "--output", tmp_path / "r"), "`formats` must be of png, svg, pdf; got 'gif'"),
+    ):
+        assert called(*arguments) == 2, arguments
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.startswith("offtrace: ")
+        assert error.count("\n") == 1
+
+
+def test_without_altair_the_remedy_is_told(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "altair.py").write_text("raise ModuleNotFoundError('No module named altair', name='altair')")
+    call = "import sys; from offtrace.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", call, "report", str(results)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'offtrace[report]'" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,112 @@
+"""`offtrace reproduce` with a comparison of a few seconds: what it prints, writes, and goes on from."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SMALL = """
+import dataclasses, sys
+from offtrace.experiments import presets, tabular
+settings = {"num_steps": NUM_STEPS, "fill": 200, "hidden_sizes": (8,), "network": "mlp", "tick_steps": 100,
+            "replay_size": 2_000, "num_actors": 2, "evaluation_ticks": 0, "evaluation_episodes": 2}
+small = dataclasses.replace(presets.POCKET, games=("pocket/catch",), num_seeds=2, settings=settings, by_game={})
+presets.SCALES = {"pocket": small}
+presets.PRESETS = {"figure_1": (1.0,), "table_2": (0.0, 1.0)}
+whole, study = tabular.run, tabular.TabularStudy(games=("chain 8", "random 1"), num_seeds=2, num_episodes=20)
+tabular.run = lambda progress=None: whole(study, progress=progress)
+from offtrace.cli import main
+main(sys.argv[1:])
+"""
+EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb", "JAX_PLATFORMS": "cpu"}
+
+
+def started(cwd: Path, *arguments: str, num_steps: int = 1_200) -> subprocess.Popen[str]:
+    code = SMALL.replace("NUM_STEPS", str(num_steps))
+    command = [sys.executable, "-c", code, "reproduce", "--jobs", "0", *arguments]
+    return subprocess.Popen(command, cwd=cwd, env=EIGHTY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    folder = tmp_path_factory.mktemp("clone")
+    process = started(folder, "--output", "näch ste", "--json")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return folder / "näch ste", out, err
+
+
+def test_it_prints_and_writes(reproduced: tuple[Path, str, str]) -> None:
+    """With --json the numbers are for a program, and what a person reads goes to stderr."""
+    output, out, err = reproduced
+    assert max(map(len, err.splitlines())) <= 80
+    for text in ("0.8759", "0.8698", "recursive_retrace", "pocket: 1 games", "λ = 1 is best for TB(λ)", "index.html"):
+        assert text in err
+    numbers = json.loads(out)
+    assert numbers == json.loads((output / "numbers.json").read_text(encoding="utf-8"))
+    assert numbers["published_tables"]["retrace"]["times_best"] == 30
+    assert numbers["published_tables"]["dqn"]["times_best"] == 12
+    assert numbers["worked_example"]["difference"] < 1e-12
+    assert list(numbers["claims"]) == ["pocket", "2 small MDPs, in tables", "The paper's 60 Atari games"]
+
+
+def test_the_page_has_all_of_it(reproduced: tuple[Path, str, str]) -> None:
+    output, _, _ = reproduced
+    page = (output / "index.html").read_text(encoding="utf-8")
+    for title in ("pocket", "2 small MDPs, in tables", "Contraction against variance", "The paper's 60 Atari games"):
+        assert f"{title}</h2>" in page.replace("&#x27;", "'"), title
+    names = {path.name for path in (output / "figures").iterdir()}
+    for stem in ("pocket_distribution-early", "pocket_distribution-final", "published_distribution-final"):
+        assert {f"{stem}.png", f"{stem}.svg", f"{stem}.pdf"} <= names
+
+
+def test_what_is_there_is_not_run_again(reproduced: tuple[Path, str, str]) -> None:
+    output, _, _ = reproduced
+    before = ended(output)
+    assert len(before) == 3 * 2 * 2 + 2  # three traces, two λ, two seeds; DQN
+    process = started(output.parent, "--output", output.name)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert ended(output) == before
+
+
+def test_stopped_it_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of the training: what it had is there, and the same command ends as if nothing was."""
+    process = started(tmp_path, num_steps=40_000)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None and not reports(tmp_path / "reproduction"):
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "the same command goes on" in " ".join(out.split())
+    assert len(ended(tmp_path / "reproduction")) < 14
+    written = reports(tmp_path / "reproduction")
+    assert written
+    again = started(tmp_path, num_steps=40_000)
+    while time.monotonic() < until + 120 and again.poll() is None and reports(tmp_path / "reproduction") <= written:
+        time.sleep(0.2)
+    assert reports(tmp_path / "reproduction") > written  # from where it was, and not from the beginning
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=120)
+
+
+def ended(output: Path) -> dict[str, str]:
+    """When each run was done."""
+    with sqlite3.connect(output / "results.sqlite") as connection:
+        return dict(connection.execute("SELECT fingerprint, ended_at FROM runs WHERE status = 'done'"))
+
+
+def reports(output: Path) -> int:
+    """The furthest tick of all runs."""
+    try:
+        with sqlite3.connect(f"file:{output / 'results.sqlite'}?mode=ro", uri=True) as connection:
+            return connection.execute("SELECT coalesce(max(tick), 0) FROM reports").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
