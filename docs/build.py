@@ -12,6 +12,8 @@ PAGES = {
     "returns": "docs/returns.md",
     "safety": "docs/safety.md",
     "online": "docs/online.md",
+    "agent": "docs/agent.md",
+    "experiments": "docs/experiments.md",
     "doctor": "docs/doctor.md",
     "deviations": "docs/deviations.md",
     "changelog": "CHANGELOG.md",

@@ -1,9 +1,25 @@
 """For all tests."""
 
+import os
 import sys
 from collections.abc import Generator
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Most of the time is XLA's, so it compiles with less care, and keeps what it compiled beside pytest's own cache,
+    for other processes and for the next run of the tests. Whoever sets these variables is not overruled.
+    """
+    chosen = {
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "JAX_COMPILATION_CACHE_DIR": str(config.rootpath / ".pytest_cache" / "compiled"),
+        "JAX_COMPILATION_CACHE_MAX_SIZE": str(2 << 30),  # with a limit it is used under a lock
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    for name, value in chosen.items():
+        os.environ.setdefault(name, value)
 
 
 @pytest.fixture(autouse=True, scope="module")

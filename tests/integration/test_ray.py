@@ -72,13 +72,9 @@ def _is_ours(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One cluster for all tests here. Programs are compiled once, for its workers and for processes of our own."""
+def _two_workers() -> Iterator[None]:
+    """One cluster for all tests here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
-        patch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", str(1 << 30))  # with a limit it is used under a lock
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
         patch.setenv("JAX_PLATFORMS", "cpu")
         with cluster.connected("local", jobs=2):
             yield

@@ -3,13 +3,10 @@
 import multiprocessing
 import sqlite3
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
@@ -29,27 +26,6 @@ SMALL = {
     "evaluation_episodes": 2,
     "evaluation_steps": 20,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every run compiles its programs anew: here they are read from the disk, by other processes, too."""
-    chosen = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_compilation_cache_max_size": 1 << 30,  # with a limit they are read and written under a lock
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in chosen}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in chosen.items():
-            jax.config.update(name, value)
-            patch.setenv(name.upper(), str(value))
-        compilation_cache.reset_cache()
-        yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 def small(**changes) -> Sweep:

@@ -67,33 +67,11 @@ def population(**second: Any) -> list[TrainSpec]:
 # -- what is shared ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Compiled programs on disk; the variables are for other processes."""
-    from jax.experimental.compilation_cache import compilation_cache
-
-    base = tmp_path_factory.getbasetemp()
-    chosen = {
-        "jax_compilation_cache_dir": str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"),
-        "jax_compilation_cache_max_size": 1 << 30,  # with a limit they are read and written under a lock
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in chosen}
-    for name, value in chosen.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield {name.upper(): str(value) for name, value in chosen.items()}
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
 Whole = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def whole(cache: object, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The folder of a run that was never interrupted; made once."""
 
     @functools.cache
@@ -135,7 +113,7 @@ class Notes(Watcher):
 
 RUNS = [
     *(("pocket/catch", trace) for trace in ALGORITHMS),
-    *(("CartPole-v1", trace) for trace in ALGORITHMS),
+    *(("CartPole-v1", trace) for trace in ("retrace", "dqn")),  # the host's runtime is the same for every trace
     ("minatar/breakout", "retrace"),
 ]
 
@@ -247,7 +225,7 @@ for name, spec in json.loads(sys.argv[2]).items():
 """
 
 
-def test_killed_at_any_moment(whole: Whole, cache: dict[str, str], tmp_path: Path) -> None:
+def test_killed_at_any_moment(whole: Whole, tmp_path: Path) -> None:
     rng = random.Random(20160)
     plans = {}
     for trace in ALGORITHMS:
@@ -255,7 +233,7 @@ def test_killed_at_any_moment(whole: Whole, cache: dict[str, str], tmp_path: Pat
         plans[trace] = there
     command = [sys.executable, "-c", TRAINS_ALL, str(tmp_path), json.dumps(plans)]
     for num_ticks in (rng.randint(1, 9), rng.randint(1, 9), rng.randint(1, 9), None):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **cache}) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=dict(os.environ)) as process:
             assert process.stdout is not None
             if num_ticks is None:
                 process.stdout.read()
@@ -652,12 +630,12 @@ def arguments(given: TrainSpec, *more: str) -> list[str]:
     return [*typed, *more]
 
 
-def started(cwd: Path, cache: dict[str, str], *typed: str) -> subprocess.Popen[str]:
+def started(cwd: Path, *typed: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from offtrace.cli import main; main()", *typed]
     return subprocess.Popen(
         command,
         cwd=cwd,
-        env={**os.environ, **cache, "COLUMNS": "200", "TERM": "dumb"},
+        env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -672,13 +650,13 @@ def wait_for_ticks(process: subprocess.Popen[str], progress: Path, num_ticks: in
         time.sleep(0.02)
 
 
-def test_interrupted_and_resumed(cache: dict[str, str], tmp_path: Path) -> None:
+def test_interrupted_and_resumed(tmp_path: Path) -> None:
     """Ctrl-C, then SIGTERM, then to the end: the same as without."""
     long = spec(num_steps=20_000)
     folder = tmp_path / "a run"
     num_ticks = 3
     for number, resume in ((signal.SIGINT, []), (signal.SIGTERM, ["--resume"])):
-        with started(tmp_path, cache, *arguments(long, "--output", "a run", *resume)) as process:
+        with started(tmp_path, *arguments(long, "--output", "a run", *resume)) as process:
             wait_for_ticks(process, folder / "progress.jsonl", num_ticks)
             process.send_signal(number)
             began = time.monotonic()
@@ -691,7 +669,7 @@ def test_interrupted_and_resumed(cache: dict[str, str], tmp_path: Path) -> None:
         saved = checkpoints.load(folder).number
         assert len(telemetry.read(folder / "progress.jsonl")) == saved + 1 >= num_ticks
         num_ticks = saved + 3
-    with started(tmp_path, cache, *arguments(long, "--output", "a run", "--resume", "--json")) as process:
+    with started(tmp_path, *arguments(long, "--output", "a run", "--resume", "--json")) as process:
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert json.loads(stdout)["folder"] == "a run"
@@ -772,14 +750,14 @@ print(len(jax.devices()), {len(leaf.sharding.device_set) for leaf in jax.tree.le
 """
 
 
-def test_two_devices(whole: Whole, cache: dict[str, str], tmp_path: Path) -> None:
+def test_two_devices(whole: Whole, tmp_path: Path) -> None:
     """Four members, two on each device, as on one."""
     folder = whole("population")
     plans = json.loads((folder / "spec.json").read_text())["specs"]
     assert [from_json(plan) for plan in plans] == [resolved(one) for one in population()]
     done = subprocess.run(
         [sys.executable, "-c", SPREADS, str(tmp_path / "run"), json.dumps(plans)],
-        env={**os.environ, **cache, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        env={**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -206,6 +206,30 @@ def test_the_method_follows_the_spectrum(large: None) -> None:
     assert operators.optimise(local).method == "policy iteration"
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
+def test_sweeps_in_stages(share: float, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer passes, to the same values, whatever share of the states leads back to itself."""
+    rng = np.random.default_rng(0)
+    base = mdps.garnet(3_000, 2, 6, gamma=0.99, rng=1)
+    p = scipy.sparse.csr_array((base.probability, base.successor, base.first), shape=(6_000, 3_000)).tolil()
+    for x in rng.permutation(3_000)[: int(share * 3_000)]:
+        p[2 * x : 2 * x + 2] *= 0.4
+        p[2 * x, x] += 0.6
+        p[2 * x + 1, x] += 0.6
+    mdp = FiniteMDP(p=p.tocsr(), r=base.r, gamma=0.99)
+    pi = random_policy(rng, mdp.shape)
+    chain = (pi[:, :, None] * p.toarray().reshape(3_000, 2, 3_000)).sum(1)
+    exact = np.linalg.solve(np.eye(3_000) - 0.99 * chain, (pi * mdp.r).sum(1))
+    found = operators.evaluate(mdp, pi)
+    assert abs(found.v - exact).max() <= 1e-8
+    monkeypatch.setattr(solvers, "_staged", lambda *_: 0)
+    plain = operators.evaluate(mdp, pi)
+    assert abs(plain.v - exact).max() <= 1e-8
+    if share < 0.5:
+        assert found.method == plain.method == "sweeps"
+        assert found.num_sweeps < 0.85 * plain.num_sweeps
+
+
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize(("below", "above"), [(0, 1), (1, 0), (1, 1), (3, 3), (2, 7), (7, 2), (32, 32)])
 @pytest.mark.parametrize("num_states", [128, 129, 700])

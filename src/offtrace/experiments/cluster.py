@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ class _Driver:
     def _fill(self, places: int) -> None:
         while self._queue and len(self._running) < places:
             rows, tries = self._queue.pop(0)
-            pack = Held(self._store, rows, provenance(self._command))
+            pack = Held(self._store, rows, provenance(self._command, computes=False))
             if pack.rows:
                 self._running.append(_Running(pack, tries, self._start(pack.rows)))
 
@@ -217,7 +218,9 @@ def connected(ray_address: str | None = None, jobs: int | None = None) -> Genera
     handler = signal.getsignal(signal.SIGTERM)
     try:
         _refuse_silence(address)
-        ray.init(address, **settings)
+        with warnings.catch_warnings():  # a child that goes on to another program at once does not mind JAX's threads
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+            ray.init(address, **settings)
     except (OSError, ValueError, ray.exceptions.RayError) as error:
         if address == "local":
             raise

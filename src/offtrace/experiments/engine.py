@@ -85,7 +85,7 @@ def begin(
     """Makes the cells known to the store; those that are missing in it."""
     rows = [to_json(spec) for spec in specs]
     with Store(path) as opened:
-        opened.register(rows, provenance(command))
+        opened.register(rows, provenance(command, computes=False))
         missing = [from_json(row) for _, row in opened.missing(rows)]
     return missing, Watched(path, rows, tell)
 

@@ -11,11 +11,14 @@ PACKAGE = Path(__file__).resolve().parents[1]
 GIT_SECONDS = 5.0
 
 
-def provenance(command: str) -> dict[str, str]:
-    """Here and now. The commit is there only if the package runs from a checkout."""
+def provenance(command: str, *, computes: bool = True) -> dict[str, str]:
+    """Here and now. The commit is there only if the package runs from a checkout.
+
+    A process that only hands out work does not compute, and leaves accelerators alone.
+    """
     made = {
         "version": version("offtrace"),
-        "machine": platform.processor() or platform.machine(),
+        "machine": machine(with_accelerators=computes),
         "command": command,
         "python": platform.python_version(),
         "jax": version("jax"),
@@ -23,6 +26,24 @@ def provenance(command: str) -> dict[str, str]:
     }
     commit = commit_of(PACKAGE)
     return made if commit is None else {**made, "commit": commit}
+
+
+@functools.cache
+def machine(*, with_accelerators: bool) -> str:
+    """The processor, after the accelerators that JAX uses, if any."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    processor = (names or [platform.processor()])[0] or platform.machine()
+    cores = f"{os.cpu_count()} × {processor}"
+    if not with_accelerators or os.environ.get("JAX_PLATFORMS") == "cpu":
+        return cores
+    import jax
+
+    devices = jax.devices()
+    return cores if devices[0].platform == "cpu" else f"{len(devices)} × {devices[0].device_kind}, {cores}"
 
 
 @functools.cache

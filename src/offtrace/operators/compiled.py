@@ -67,6 +67,20 @@ def sweep(start, stop, first, p, successor, w, gamma, b, v, out):
 
 
 @compiled
+def diagonal(start, stop, first, p, successor, w, out):
+    """out(x) = M_w(x, x): how much of a state leads back to it at once."""
+    num_actions = w.shape[1]
+    for x in range(start, stop):
+        row = x * num_actions
+        total = 0.0
+        for a in range(num_actions):
+            for k in range(uint64(first[row + a]), uint64(first[row + a + 1])):
+                if successor[k] == x:
+                    total += w[x, a] * p[k]
+        out[x] = total
+
+
+@compiled
 def best_sweep(start, stop, num_actions, first, p, successor, gamma, r, v, out):
     """out(x) = max_a r(x, a) + γ Σ_x' p v; returns the least and the greatest of out − v."""
     least, greatest = np.inf, -np.inf
