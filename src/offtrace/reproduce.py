@@ -85,22 +85,26 @@ def run(output: Path, console: Console, *, scale: str = "pocket", jobs: int | No
 
 def _trained(output: Path, console: Console, scale: str, jobs: int | None) -> list[Any]:
     """The studies of all presets at that scale, trained as far as they are not yet."""
+    from offtrace.agent.spec import to_json
     from offtrace.experiments import engine
     from offtrace.experiments.presets import PRESETS, preset
     from offtrace.experiments.results import studies
     from offtrace.experiments.spec import cells
-    from offtrace.experiments.store import read
+    from offtrace.experiments.store import fingerprint, read
     from offtrace.verbs.sweep import tell_failures, with_progress
 
     specs = list({repr(spec): spec for name in PRESETS for spec in cells(preset(name, scale))}.values())
+    mine = {fingerprint(to_json(spec)) for spec in specs}
     store = output / "results.sqlite"
     done, stopped = with_progress(engine.run, specs, store, console=console, jobs=jobs)
-    tell_failures(store, console)
-    if stopped:
-        left = done.num_runs - done.num_done
-        console.print(f"Stopped, and saved: {left} of {done.num_runs} runs are left; the same command goes on.")
-        sys.exit(130)
-    return studies(read([store]))
+    runs = [run for run in read([store]) if run.fingerprint in mine]
+    tell_failures(runs, console)
+    left = done.num_runs - done.num_done
+    if left:
+        state = "Stopped, and saved" if stopped else "Not all could be run"
+        console.print(f"{state}: {left} of {done.num_runs} runs are left; the same command goes on.")
+        sys.exit(130 if stopped else 3)
+    return studies(runs)
 
 
 def _write_page(output: Path, trained: Sequence[Any], in_tables: scores.Comparison, console: Console) -> None:

@@ -91,7 +91,7 @@ def test_the_page_says_what_was_run_and_how_it_was_made(results: Path, tmp_path:
     text = in_words(page)
     lead = "2 games (made/alpha and made/beta), trained with Retrace(λ), TB(λ), Q(λ) and DQN at λ = 0.5, 1, seeds 0–2"
     assert lead in text
-    assert "still running" not in text
+    assert "still runs" not in text
     assert "failed" not in text
     order = [
         "The paper&#x27;s claims",
@@ -208,7 +208,7 @@ def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFix
         assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
         assert "15 of 28 runs are done, 13 not done yet." in capsys.readouterr().out
         text = in_words(tmp_path / "report" / "index.html")
-        assert "A sweep is still running: 15 of 28 runs are in, and 1 is under way." in text
+        assert "The sweep still runs, or was stopped: 15 of 28 runs are in, and 1 is begun and not finished." in text
         assert "15 done, 1 under way, 12 not done yet" in text
         sweep.stdin.write("go on\n" * 50)
         sweep.stdin.flush()

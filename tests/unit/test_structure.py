@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "experiments": {"mdp", "online", "scores", "agent", "traces", "environments"},
     "report": {"scores", "safety", "experiments", "agent"},
     "bench": set(),
-    "reproduce": {"returns", "scores", "report", "experiments", "verbs"},
+    "reproduce": {"returns", "scores", "report", "experiments", "verbs", "agent"},
     "verbs": {
         "doctor",
         "safety",

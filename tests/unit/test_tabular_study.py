@@ -86,9 +86,9 @@ def test_comparison_by_hand() -> None:
     runs = np.zeros((2, 3, 2, 2))
     runs[0, :, 1] = np.array([4.0, 2.0, 1.0])[:, None]
     runs[1, :, 1] = np.array([2.0, 4.0, -4.0])[:, None]
-    comparison = TabularResults(study, runs, {"retrace": 0.1}, {"q_star": 3}).comparison()
+    comparison = TabularResults(study, runs, {"retrace": 0.1}, {"q_lambda": 3}).comparison()
     found = comparison.averages("score")
-    assert found.algorithms == ("retrace", "tree_backup", "q_star", "one_step")
+    assert found.algorithms == ("retrace", "tree_backup", "q_lambda", "one_step")
     assert found.value[0].tolist() == [0.5] * 4
     assert found.value[1] == pytest.approx([(1 + 0.75) / 2, (0.5 + 1) / 2, (0.25 + 0) / 2, (0 + 0.5) / 2])
     assert comparison.paired
@@ -119,7 +119,7 @@ def test_diverged_runs_score_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(tabular.online, "sweep", sweep)
     found = tabular.run(SMALL)
-    assert found.num_diverged["q_star"] == 2 * 3  # two games, three seeds, at λ = 1
+    assert found.num_diverged["q_lambda"] == 2 * 3  # two games, three seeds, at λ = 1
     assert (found.runs[:, 2, -1] == -7).all()
 
 

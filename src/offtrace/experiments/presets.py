@@ -28,7 +28,7 @@ POCKET = Sweep(
         "fill": 500,
         "replay_size": 32_000,
         "epsilon": 0.1,
-        "epsilon_steps": 3_000,
+        "epsilon_steps": 1_500,
         "step_size": 1.2e-3,
         "target_period": 100,
         "network": "mlp",
@@ -54,7 +54,13 @@ ATARI = Sweep(
     "atari",
     games=ATARI_GAMES,
     num_seeds=4,
-    settings={"optimiser": "rmsprop", "exploration": "switching"},
+    settings={
+        "optimiser": "rmsprop",
+        "exploration": "switching",
+        "evaluation_ticks": 0,
+        "evaluation_episodes": 30,
+        "evaluation_steps": 27_000,
+    },
 )
 """App. F: 60 games, four seeds, 200 million frames a run."""
 

@@ -4,6 +4,7 @@ Runs of one game, trace and λ that differ in nothing but the seed are a cell. W
 in the step size, they are never pooled: each value of that field is a study of its own, and its name says so.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,36 +58,62 @@ def studies(runs: Sequence[StoredRun]) -> list[Study]:
 
 
 def _comparison(name: str, runs: Sequence[StoredRun]) -> Comparison:
-    scores: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "early": {}, "area": {}}
-    silent = 0
-    for run in runs:
-        if run.status != "done":
-            continue
-        for stretch, value in _scores(run).items():
+    found: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "early": {}, "area": {}}
+    done = [run for run in runs if run.status == "done"]
+    silent, exploring = [], 0
+    for run in done:
+        values = scores(run)
+        exploring += _still_explores_early(run)
+        for stretch, value in values.items():
             if value is not None:
-                scores[stretch].setdefault(_key(run), []).append(value)
+                found[stretch].setdefault(_key(run), []).append(value)
             elif stretch == "final":
-                silent += 1
-    notes = (f"{silent} runs count for nothing: no episode ended in their last tenth.",) if silent else ()
-    return Comparison(name, scores, notes=notes)
+                silent.append(run)
+    notes = [*_differences(done)]
+    if silent:
+        first = ", ".join(str(silent[0].spec[name]) for name in CELL)
+        notes.append(f"{len(silent)} runs count for nothing, as their last tenth has no finite return ({first}, …).")
+    if exploring:
+        notes.append(f"{exploring} runs have no early score: ε was still falling then, so they played at random.")
+    return Comparison(name, found, notes=tuple(notes))
 
 
-def _scores(run: StoredRun) -> dict[Stretch, float | None]:
+def scores(run: StoredRun) -> dict[Stretch, float | None]:
+    """Its early and final score and its area; None where no episode ended, or a return was not finite."""
     reports = [report for report in run.reports if report.tick]
-    if not reports:
+    known = [report for report in reports if report.num_episodes and np.isfinite(report.episode_return)]
+    broken = any(report.num_episodes and not np.isfinite(report.episode_return) for report in reports)
+    if not known or broken:
         return {"final": None, "early": None, "area": None}
     columns: dict[str, Any] = {
         "steps": [report.num_steps for report in reports],
         "returns": [report.episode_return for report in reports],
+        "num_episodes": [report.num_episodes for report in reports],
     }
-    episodes = [report.num_episodes for report in reports]
-    known = [i for i, value in enumerate(columns["returns"]) if np.isfinite(value)]
-    points = {name: [column[i] for i in known] for name, column in columns.items()}
+    points = {"steps": [r.num_steps for r in known], "returns": [r.episode_return for r in known]}
     return {
-        "final": run_score(**columns, num_episodes=episodes).value,
-        "early": run_score(**columns, num_episodes=episodes, end="first").value,
+        "final": run_score(**columns).value,
+        "early": None if _still_explores_early(run) else run_score(**columns, end="first").value,
         "area": area_under_curve(**points) if len(known) > 1 else None,
     }
+
+
+def _still_explores_early(run: StoredRun) -> bool:
+    """Whether ε falls for more than half of the first tenth: what is early then is mostly random play."""
+    return run.spec.get("epsilon_steps", 0) > 0.05 * run.spec.get("num_steps", math.inf)
+
+
+def _differences(runs: Sequence[StoredRun]) -> list[str]:
+    """A sentence for each of two settings in which algorithms of one game differ."""
+    notes = []
+    for name in ("num_steps", "step_size"):
+        values: dict[str, set[Any]] = {}
+        for run in runs:
+            values.setdefault(_game(run.spec["env"]), set()).add(run.spec.get(name))
+        games = [game for game, found in values.items() if len(found) > 1]
+        if games:
+            notes.append(f"Algorithms differ in `{name}` on {', '.join(games[:3])}{', …' if len(games) > 3 else ''}.")
+    return notes
 
 
 def _key(run: StoredRun) -> Key:

@@ -16,8 +16,8 @@ from offtrace import online
 from offtrace.mdp import FiniteMDP
 from offtrace.scores import Comparison, Key
 
-ALGORITHMS = {"retrace": "retrace", "tree_backup": "tree_backup", "q_star": "q_lambda"}
-"""Those that have a λ, by the paper's names, and their traces; at λ = 0 each is one-step."""
+ALGORITHMS = {"retrace": "retrace", "tree_backup": "tree_backup", "q_lambda": "q_lambda"}
+"""Those that have a λ, and their traces; at λ = 0 each is one-step."""
 LAMBDAS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Those of the paper's Table 2."""
 LAKES = (
@@ -104,6 +104,7 @@ class TabularResults:
             f"{len(self.study.games)} small MDPs, in tables",
             {"final": runs},
             paired=True,
+            final_means="Mean discounted returns of the behaviour over a whole run.",
             notes=tuple(filter(None, notes)),
         )
 

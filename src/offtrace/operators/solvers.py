@@ -9,6 +9,7 @@ the order of the states, elimination fills in little: along a band it takes abou
 lead farther, SuperLU does it.
 """
 
+import functools
 import itertools
 import math
 import warnings
@@ -223,21 +224,21 @@ def _staged(
     back = mdp.gamma * spare[loops]
     gain, at = back / (1 - back), np.searchsorted(loops, edges)
     spans: list[float] = []
+
+    def part(first: int, start: int, stop: int) -> tuple[float, float]:
+        return compiled.sweep(first + start, first + stop, *lists, w, mdp.gamma, b, v, spare)
+
     while len(spans) < MAX_SWEEPS:
         least, greatest, sums = math.inf, -math.inf, np.zeros(NUM_STAGES)
         for stage, (first, last) in enumerate(itertools.pairwise(edges)):
-
-            def part(start: int, stop: int, first: int = first) -> Any:
-                return compiled.sweep(first + start, first + stop, *lists, w, mdp.gamma, b, v, spare)
-
-            for low, high in parts_of(part, last - first, num_bytes):
+            for low, high in parts_of(functools.partial(part, first), last - first, num_bytes):
                 least, greatest = min(least, low), max(greatest, high)
             here = slice(at[stage], at[stage + 1])
             spare[loops[here]] += gain[here] * (spare[loops[here]] - v[loops[here]])
             sums[stage] = (spare[first:last] - v[first:last]).sum()
             v[first:last] = spare[first:last]
         later = np.cumsum(sums[::-1])[::-1] / size  # Σ of what changed in this stage or after it
-        v += mass * float(later @ np.diff(edges)) / size / (1 - mass)
+        np.add(v, mass * float(later @ np.diff(edges)) / size / (1 - mass), out=v)
         spans.append(greatest - least)
         rate = (spans[-1] / spans[-4]) ** (1 / 3) if len(spans) > 3 and spans[-4] > 0 else 0.5
         if not rate < WORTH_STAGES or spans[-1] * rate * mass / (1 - mass) <= 2 * tol:

@@ -26,7 +26,6 @@ from offtrace.scores.comparison import BASELINES, LEVEL, Array, Stretch, Table
 
 WHEN = {"final": "final scores", "early": "early scores", "area": "areas under learning curves"}
 MEANS = {
-    "final": "Final: mean returns over the last tenth of a run.",
     "early": "Early: mean returns over the first tenth of a run.",
     "area": "The mean height of a run's learning curve.",
 }
@@ -192,7 +191,7 @@ def _what(comparison: Comparison, table: Table, lambda_: float) -> str:
 def _source(comparison: Comparison, stretch: Stretch) -> str:
     if comparison.printed:
         return "Figure 1 of Munos et al. (2016), from the final scores in its Table 3."
-    return MEANS[stretch]
+    return comparison.final_means if stretch == "final" else MEANS[stretch]
 
 
 def _over(comparison: Comparison, averages: Averages) -> str:

@@ -34,17 +34,20 @@ from offtrace.scores.comparison import published_comparison
 NOTES = (
     "A run's final score is the mean return of the training episodes that ended in the last tenth of its steps, its "
     "early score that of the first tenth, and its area the mean height of its learning curve. Returns are raw: "
-    "neither discounted nor clamped.",
+    "neither discounted nor clamped. Where a study means something else by a score, its captions say so.",
     "The inter-algorithm score of a game puts the worst algorithm's mean at 0 and the best one's at 1, within one λ. "
     "So scores compare algorithms at one λ, but not one λ with another. A level does: there 0 and 1 are the worst "
     "and the best mean of a game over all algorithms and all λ. Games count alike; where all algorithms are equal, "
     "each gets ½.",
-    "DQN, and one-step learning, have no λ: one set of runs stands beside every λ.",
-    "Intervals are the middle 95 % of what comes out when the seeds of every cell are drawn again, 2,000 times. The "
-    "published tables have one number for each game; there, games are drawn instead. A claim holds if the whole "
-    "interval is above 0, does not hold if all of it is below, and otherwise one cannot tell. With few seeds such "
-    "intervals are too narrow: with 3 they cover the truth about 86 % of the time rather than 95 %. Nor do they say "
-    "how it would be on other games.",
+    "DQN, and one-step learning, have no λ: one set of runs stands beside every λ. At λ = 0 Retrace, TB and Q(λ) are "
+    "one algorithm, without a trace; where it differs from DQN, that is the work of windows, of the target policy "
+    "and of two networks, not of a trace.",
+    "Intervals are the middle 95 % of what comes out when the seeds of every cell are drawn again, 2,000 times, with "
+    "the two ends of each scale as they were found. The published tables have one number for each game; there, games "
+    "are drawn instead. A claim holds if its interval is above 0, does not hold if it is below, and otherwise one "
+    "cannot tell; one that speaks of several λ has an interval for each, so wide that all are right at once 95 % of "
+    "the time, holds if all are above, and does not if one is below. With few seeds such intervals are too narrow: a "
+    "mean of 3 is covered about 86 % of the time rather than 95 %. Nor do they say how it would be on other games.",
     "IQM is the mean of the middle half of the runs. The optimality gap is how far runs stay below 1 on average. "
     "What beats a baseline is the share of pairs of runs, one of each, in which it is the better one; ½ is no "
     "difference.",
@@ -210,7 +213,8 @@ def _state(runs: Sequence[StoredRun]) -> list[str]:
     by = Counter(run.status for run in runs)
     done, lines = f"{by['done']} of {counted(len(runs), 'run')} {_are(len(runs))} in", []
     if by["running"]:
-        lines.append(f"A sweep is still running: {done}, and {by['running']} {_are(by['running'])} under way.")
+        begun = f"{by['running']} {_are(by['running'])} begun and not finished"
+        lines.append(f"The sweep still runs, or was stopped: {done}, and {begun}.")
     elif by["missing"]:
         lines.append(f"The sweep is not finished: {done}. Run it again to go on.")
     if by["failed"]:

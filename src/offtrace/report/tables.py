@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.experiments.results import Study, studies
+from offtrace.experiments.results import Study, scores
 from offtrace.experiments.store import StoredRun
 from offtrace.report.names import named
 from offtrace.scores import Averages, Claim, Comparison, Interval, Statistics, Table, published_table_3, times_best
@@ -166,9 +166,7 @@ def runs_csv(study: Study) -> str:
 
 def _run_row(run: StoredRun) -> list[Any]:
     env, returns = run.spec["env"], [value for value in run.returns if math.isfinite(value)]
-    # a study of one run has its scores
-    scores = studies([run])[0].comparison.runs
-    found = {name: next((values[0] for values in cells.values()), None) for name, cells in scores.items()}
+    found = scores(run) if run.status == "done" else {}
     return [
         env.partition("/")[2] or env,
         run.spec["trace"],

@@ -7,9 +7,9 @@ Two scales, each averaged over games (Sec. 5, App. F):
     level   over all λ:   0 is the worst and 1 the best mean of a game over algorithms and λ. Only levels can be
             compared across λ.
 
-Intervals are percentiles of a bootstrap that draws the seeds of every cell again and goes all the way from runs to
-averages, ends of the scales included. A comparison of one run each (the published one) draws games instead, if it
-says so by its `unit`.
+Intervals are percentiles of a bootstrap that draws the seeds of every cell again, and takes the two ends of a scale
+as they were found; a copy of a cell (all algorithms are one at λ = 0, DQN is the same at every λ) is drawn with it. A
+comparison of one run each (the published one) draws games instead, if it says so by its `unit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -119,6 +119,8 @@ class Comparison:
     """Run i of every cell of a game shares its random numbers, so that they are drawn again together."""
     printed: AveragesByLambda | None = None
     """Average scores by λ, of which only these averages are known."""
+    final_means: str = "Final: mean returns over the last tenth of a run."
+    """What the final scores are, for a caption."""
     notes: tuple[str, ...] = field(default=())
     """What a reader should know of where the runs are from."""
 
@@ -209,15 +211,11 @@ class Comparison:
             return Draws(np.full(shape, np.nan), None, (), self.algorithms, lambdas, 0, reason)
         cells = [[[self.cell(g, a, x, stretch) for x in lambdas] for a in self.algorithms] for g in games]
         means = np.array([[[cell.mean() for cell in row] for row in game] for game in cells])
-        on_scale = _scaled(means, scale)
-        # a baseline's runs are the same at every λ, and count once
-        num_runs = sum(
-            cell.size
-            for game in cells
-            for name, row in zip(self.algorithms, game, strict=True)
-            for cell in (row[:1] if name in BASELINES else row)
-        )
-        drawn, reason = self._drawn(cells, on_scale, scale)
+        worst, best = _ends(means, scale)
+        on_scale = _scaled(means, worst, best)
+        # a copy counts once: a baseline's runs are the same at every λ, and at λ = 0 all algorithms may be one
+        num_runs = sum(cell.size for game in cells for cell in self._different(game, lambdas))
+        drawn, reason = self._drawn(cells, on_scale, worst, best)
         return Draws(on_scale.mean(0), drawn, games, self.algorithms, lambdas, num_runs, reason)
 
     def statistics(self, lambda_: float) -> list[Statistics]:
@@ -246,8 +244,16 @@ class Comparison:
             return {}
         return normalised({a: {g: self.cell(g, a, lambda_, stretch) for g in games} for a in self.algorithms})
 
+    def _different(self, game: list[list[Array]], lambdas: Sequence[float]) -> list[Array]:
+        """The cells of a game without copies of the first one, at λ = 0."""
+        found: list[Array] = []
+        for a, (name, row) in enumerate(zip(self.algorithms, game, strict=True)):
+            is_copy = a > 0 and lambdas[0] == 0 and np.array_equal(row[0], game[0][0])
+            found += row[int(is_copy) : 1 if name in BASELINES else None]
+        return found
+
     def _drawn(
-        self, cells: list[list[list[Array]]], on_scale: Array, scale: Scale
+        self, cells: list[list[list[Array]]], on_scale: Array, worst: Array, best: Array
     ) -> tuple[Array | None, str | None]:
         """(draws, algorithms, λ), or why not."""
         rng = np.random.default_rng(0)
@@ -259,17 +265,15 @@ class Comparison:
         if min(cell.size for game in cells for row in game for cell in row) < 2:
             return None, "some cell has a single run, and one run has no spread; add a seed"
         total = np.zeros((NUM_DRAWS, *on_scale.shape[1:]))
-        for game in cells:
-            means, picked = np.empty_like(total), np.empty(0, int)
+        for g, game in enumerate(cells):
+            means, picks = np.empty_like(total), {}
             for a, row in enumerate(game):
                 for i, cell in enumerate(row):
-                    if i and self.algorithms[a] in BASELINES:
-                        means[:, a, i] = means[:, a, 0]
-                        continue
-                    if not self.paired or (a, i) == (0, 0):
-                        picked = rng.integers(cell.size, size=(NUM_DRAWS, cell.size))
-                    means[:, a, i] = cell[picked].mean(1)
-            total += _scaled(means, scale)
+                    key = b"" if self.paired else cell.tobytes()
+                    if key not in picks:
+                        picks[key] = rng.integers(cell.size, size=(NUM_DRAWS, cell.size))
+                    means[:, a, i] = cell[picks[key]].mean(1)
+            total += _scaled(means, worst[g], best[g])
         return total / len(cells), None
 
     def _of_print(self, printed: AveragesByLambda, scale: Scale, lambdas: Sequence[float]) -> Draws:
@@ -293,17 +297,20 @@ def published_comparison() -> Comparison:
     return Comparison("The paper's 60 Atari games", {"final": runs}, unit="games", printed=published_table_2())
 
 
-def _scaled(means: Array, scale: Scale) -> Array:
-    """Means (…, algorithms, λ) between the worst and the best; ½ where all are equal.
-
-    >>> _scaled(np.array([[1.0, 5.0], [3.0, 5.0]]), "score").tolist()
-    [[0.0, 0.5], [1.0, 0.5]]
-    >>> _scaled(np.array([[1.0, 5.0], [3.0, 5.0]]), "level").tolist()
-    [[0.0, 1.0], [0.5, 1.0]]
-
-    A difference that rounding alone can make is none.
-    """
+def _ends(means: Array, scale: Scale) -> tuple[Array, Array]:
+    """The worst and the best of means (…, algorithms, λ), at each λ or of all of them."""
     axes = -2 if scale == "score" else (-2, -1)
-    worst, best = means.min(axes, keepdims=True), means.max(axes, keepdims=True)
+    return means.min(axes, keepdims=True), means.max(axes, keepdims=True)
+
+
+def _scaled(means: Array, worst: Array, best: Array) -> Array:
+    """Means (…, algorithms, λ) between the worst and the best; ½ where those are equal, up to rounding.
+
+    >>> means = np.array([[1.0, 5.0], [3.0, 5.0]])
+    >>> _scaled(means, *_ends(means, "score")).tolist()
+    [[0.0, 0.5], [1.0, 0.5]]
+    >>> _scaled(means, *_ends(means, "level")).tolist()
+    [[0.0, 1.0], [0.5, 1.0]]
+    """
     differ = best - worst > 2.0**-40 * np.maximum(np.abs(best), np.abs(worst))
     return np.where(differ, (means - worst) / np.where(differ, best - worst, 1.0), 0.5)

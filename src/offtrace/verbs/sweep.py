@@ -49,7 +49,7 @@ def sweep(
         scale: of the preset: minutes on two cores, minutes on one accelerator, or the paper's own.
         traces: algorithms, by their names in `offtrace train`; the paper's four if none is named.
         lambdas: for those that have a λ; 1 if none is named.
-        seeds: of each cell: 0 to this, without it; 4 if not given.
+        seeds: runs of each cell; they have the seeds 0, 1, 2, …
         num_steps: of each run; what suits the environment if not given.
         step_size: of each run; what suits the environment if not given.
         output: the file; made if it is not there.
@@ -58,11 +58,12 @@ def sweep(
         ray_address: of the cluster; if not given, that in RAY_ADDRESS, else one is started here for the sweep.
         json: print the scores as JSON, for a program to read.
     """
+    from offtrace.agent.spec import to_json
     from offtrace.experiments import cluster
     from offtrace.experiments import engine as local
     from offtrace.experiments.presets import preset as named_preset
     from offtrace.experiments.spec import Sweep, cells
-    from offtrace.experiments.store import Store
+    from offtrace.experiments.store import Store, fingerprint
 
     if not games and preset is None:
         raise ValueError("name an environment, `offtrace sweep pocket/catch`, or a preset, `--preset figure_1`.")
@@ -79,14 +80,17 @@ def sweep(
         **{name: value for name, value in given.items() if value not in ((), None)},
     )
     console = Console(stderr=json)
-    done, stopped = with_progress(run, cells(chosen), output, console=console, jobs=jobs)
+    specs = cells(chosen)
+    mine = {fingerprint(to_json(spec)) for spec in specs}
+    done, stopped = with_progress(run, specs, output, console=console, jobs=jobs)
     with Store(output, read_only=True) as store:
-        scores = mean_scores([run for run in store.runs() if run.status == "done"])
+        runs = [run for run in store.runs() if run.fingerprint in mine]
+    scores = mean_scores([run for run in runs if run.status == "done"])
     if json:
         print(json_module.dumps(scores, indent=2, ensure_ascii=False))
     else:
         console.print(_table(scores))
-    tell_failures(output, console)
+    tell_failures(runs, console)
     left = done.num_runs - done.num_done
     console.print(f"{done.num_done} of {done.num_runs} runs are in {output}.", markup=False, highlight=False)
     if stopped:
@@ -126,31 +130,29 @@ def with_progress(
         return done, stopping() and done.num_done < done.num_runs
 
 
-def tell_failures(output: Path, console: Console) -> None:
-    """A line for each run that failed, with the last line of why."""
-    from offtrace.experiments.store import Store
-
-    with Store(output, read_only=True) as store:
-        for run in store.runs(status="failed"):
-            last = (run.failure or "").strip().splitlines()[-1:] or ["no reason known"]
-            what = f"{run.spec['env']} {run.spec['trace']} seed {run.spec['seed']}"
-            console.print(f"failed: {what}: {last[0]}", markup=False, highlight=False)
+def tell_failures(runs: Sequence[Any], console: Console) -> None:
+    """A line for each reason for which runs failed: the last line of it, and the first of the runs."""
+    reasons: dict[str, list[Any]] = {}
+    for run in runs:
+        if run.status == "failed":
+            lines = (run.failure or "").strip().splitlines() or ["no reason known"]
+            reasons.setdefault(lines[-1], []).append(run)
+    for reason, failed in reasons.items():
+        spec = failed[0].spec
+        others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        what = f"{spec['env']} {spec['trace']} seed {spec['seed']}{others}"
+        console.print(f"failed: {what}: {reason}", markup=False, highlight=False)
 
 
 def mean_scores(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Of runs that are done, by game, trace and λ: the mean of their scores, as `ot.scores.run_score` has them."""
-    from offtrace.scores import run_score
+    """Of runs that are done, by game, trace and λ: the mean of their final scores."""
+    from offtrace.experiments.results import scores
 
     groups: dict[tuple[str, str, float], list[float]] = {}
     for run in runs:
-        reports = [report for report in run.reports if report.tick]
-        score = run_score(
-            steps=[report.num_steps for report in reports],
-            returns=[report.episode_return for report in reports],
-            num_episodes=[report.num_episodes for report in reports],
-        )
+        score = scores(run)["final"]
         key = (run.spec["env"], run.spec["trace"], run.spec["lambda_"])
-        groups.setdefault(key, []).extend([] if score.value is None else [score.value])
+        groups.setdefault(key, []).extend([] if score is None else [score])
     return [
         {
             "env": env,
@@ -170,7 +172,7 @@ def _table(scores: Sequence[dict[str, Any]]) -> Table:
     for row in scores:
         shown = row["env"] if row["env"] != game else ""
         game = row["env"]
-        lambda_ = "" if row["trace"] == "dqn" else f"{row['lambda']:g}"
+        lambda_ = "" if row["trace"] in ("dqn", "one_step") else f"{row['lambda']:g}"
         score = number(row["score"]) if row["score"] is not None else "–"
         table.add_row(shown, row["trace"], lambda_, str(row["num_runs"]), score)
     return table
