@@ -55,8 +55,7 @@ LAST = 5
 
 def spec(env: str = "pocket/catch", trace: str = "retrace", **changes: Any) -> TrainSpec:
     window = {} if trace == "dqn" else {"window": 4}
-    network = {"network": "auto"} if env.startswith("minatar/") else {}
-    return TrainSpec(env=env, trace=trace, **{**SMALL, **window, **network, **changes})
+    return TrainSpec(env=env, trace=trace, **{**SMALL, **window, **changes})
 
 
 def population(**second: Any) -> list[TrainSpec]:
@@ -114,7 +113,6 @@ class Notes(Watcher):
 RUNS = [
     *(("pocket/catch", trace) for trace in ALGORITHMS),
     *(("CartPole-v1", trace) for trace in ("retrace", "dqn")),  # the host's runtime is the same for every trace
-    ("minatar/breakout", "retrace"),
 ]
 
 

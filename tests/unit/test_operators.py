@@ -218,6 +218,7 @@ def test_sweeps_in_stages(share: float, large: None, monkeypatch: pytest.MonkeyP
         p[2 * x + 1, x] += 0.6
     mdp = FiniteMDP(p=p.tocsr(), r=base.r, gamma=0.99)
     pi = random_policy(rng, mdp.shape)
+    monkeypatch.setattr(solvers, "MANY_TRANSITIONS", 0)
     chain = (pi[:, :, None] * p.toarray().reshape(3_000, 2, 3_000)).sum(1)
     exact = np.linalg.solve(np.eye(3_000) - 0.99 * chain, (pi * mdp.r).sum(1))
     found = operators.evaluate(mdp, pi)
@@ -228,6 +229,7 @@ def test_sweeps_in_stages(share: float, large: None, monkeypatch: pytest.MonkeyP
     if share < 0.5:
         assert found.method == plain.method == "sweeps"
         assert found.num_sweeps < 0.85 * plain.num_sweeps
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("around", [False, True])
@@ -290,6 +292,7 @@ def test_the_error_bound_is_one(large: None) -> None:
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_threads_do_not_change_the_answer(threads: str, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     mdp = mdps.garnet(60_000, 3, 4, gamma=0.9, rng=9)
+    monkeypatch.setattr(solvers, "MANY_TRANSITIONS", 0)  # in stages, too
     pi = np.full(mdp.shape, 1 / 3)
     before = operators.q_pi(mdp, pi)
     monkeypatch.setenv("OFFTRACE_NUM_THREADS", threads)

@@ -26,6 +26,8 @@ LOOK_AFTER = 12
 FEW_SWEEPS = 40
 """More than this many sweeps to come, and BiCGSTAB is tried."""
 NUM_STAGES = 8
+MANY_TRANSITIONS = 5_000_000
+"""From here on fewer passes save more than going from stage to stage costs."""
 WORTH_STAGES = 0.55
 """Where a pass in stages leaves more than this, plain sweeps, which are bounded, or BiCGSTAB are the way."""
 MANY_LOOPS = 16
@@ -216,8 +218,8 @@ def _staged(
     if not 0 < mass < 1:
         return 0
     size, lists = len(v), products.lists(mdp)
+    num_bytes = 12 * len(mdp.probability)
     edges = [size * i // NUM_STAGES for i in range(NUM_STAGES + 1)]
-    num_bytes = 12 * len(mdp.probability) // NUM_STAGES
     products.over_states(mdp, compiled.diagonal, *lists, w, spare)
     loops = np.flatnonzero(spare)
     loops = loops if loops.size <= size // MANY_LOOPS else loops[:0]
@@ -231,7 +233,7 @@ def _staged(
     while len(spans) < MAX_SWEEPS:
         least, greatest, sums = math.inf, -math.inf, np.zeros(NUM_STAGES)
         for stage, (first, last) in enumerate(itertools.pairwise(edges)):
-            for low, high in parts_of(functools.partial(part, first), last - first, num_bytes):
+            for low, high in parts_of(functools.partial(part, first), last - first, num_bytes // NUM_STAGES):
                 least, greatest = min(least, low), max(greatest, high)
             here = slice(at[stage], at[stage + 1])
             spare[loops[here]] += gain[here] * (spare[loops[here]] - v[loops[here]])
@@ -255,7 +257,8 @@ def _sparse(
     v = own = b.copy()  # a sweep from 0 gives b
     new = spare
     pace, krylov = _Pace(), True
-    passes = _staged(mdp, w, b, v, new, tol, most_mass) if most_mass - least_mass <= SAME_MASS else 0
+    in_stages = most_mass - least_mass <= SAME_MASS and len(mdp.probability) >= MANY_TRANSITIONS
+    passes = _staged(mdp, w, b, v, new, tol, most_mass) if in_stages else 0
     while passes < MAX_SWEEPS:
         passes += 1
         changes = products.over_states(mdp, compiled.sweep, *products.lists(mdp), w, mdp.gamma, b, v, new)
