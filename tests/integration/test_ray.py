@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from offtrace.agent.spec import Plan, to_json
+from offtrace.agent.spec import Plan
 from offtrace.experiments import cluster, engine
 from offtrace.experiments.spec import Sweep, cells
 from offtrace.experiments.store import Store, StoredRun
@@ -163,19 +163,6 @@ def test_only_what_is_missing_is_run(local: Path, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(cluster, "Held", never)
     assert cluster.run(small(), path).num_done == 4
-
-
-def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    wrong, right = small("retrace", num_steps=60), small("retrace")  # less than is filled
-    done = cluster.run([*wrong, *right], path)
-    assert (done.num_done, done.num_failed) == (2, 2)
-    failed = [run for run in runs(path).values() if run.status == "failed"]
-    assert [run.spec for run in failed] == [to_json(spec) for spec in wrong]
-    for run in failed:
-        assert run.failure is not None
-        assert "Traceback" in run.failure
-        assert "`num_steps` must be more than" in run.failure
 
 
 def test_wrong_calls_are_refused(tmp_path: Path) -> None:

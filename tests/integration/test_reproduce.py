@@ -14,8 +14,8 @@ import pytest
 SMALL = """
 import dataclasses, sys
 from offtrace.experiments import presets, tabular
-settings = {"num_steps": NUM_STEPS, "fill": 100, "hidden_sizes": (8,), "network": "mlp", "tick_steps": 100,
-            "replay_size": 2_000, "num_actors": 2, "evaluation_ticks": 0, "evaluation_episodes": 2}
+settings = {"num_steps": NUM_STEPS, "fill": 100, "epsilon_steps": 50, "hidden_sizes": (8,), "network": "mlp",
+            "tick_steps": 100, "replay_size": 2_000, "num_actors": 2, "evaluation_ticks": 0, "evaluation_episodes": 2}
 small = dataclasses.replace(presets.POCKET, games=("pocket/catch",), num_seeds=2, settings=settings, by_game={})
 presets.SCALES = {"pocket": small}
 presets.PRESETS = {"figure_1": (1.0,), "table_2": (0.0, 1.0)}

@@ -251,7 +251,9 @@ def test_mistakes_are_found_in_other_traces(trace: str) -> None:
 def test_two_mistakes_are_never_given_a_wrong_name() -> None:
     """Named alone, together, or among several: what is named reproduces the function on windows unseen."""
     seen = dict.fromkeys(("mistake", "mistakes", "ambiguous", "right", "unknown"), 0)
-    for first, second in itertools.islice(itertools.combinations(ENTRIES, 2), 0, None, 2):  # each is in ten of these
+    for first, second in itertools.islice(
+        itertools.combinations(ENTRIES, 2), 0, None, 3
+    ):  # each is in six or seven of these
         how = reading(first.variants[0], second.variants[0])
         if how is None:
             continue
@@ -265,7 +267,7 @@ def test_two_mistakes_are_never_given_a_wrong_name() -> None:
         assert verdict.kind != "unknown", verdict
         explanations = verdict.alternatives or (verdict.mistakes,)
         assert all(reproduces(verdict, names, how) for names in explanations), (first.name, second.name, verdict)
-    assert seen["mistakes"] > 75
+    assert seen["mistakes"] > 50
     assert seen["right"] <= 1
 
 
