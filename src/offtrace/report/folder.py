@@ -201,10 +201,10 @@ def _lead(studies: Sequence[Study]) -> str:
     games, algorithms = list(dict.fromkeys(games)), [named(name) for name in dict.fromkeys(algorithms)]
     lambdas = sorted({x for study in studies for x in study.comparison.lambdas})
     at = f" at λ = {', '.join(f'{x:g}' for x in lambdas)}" if lambdas else ""
+    drawn = f", {seeds(runs)}" if runs and all(study.runs for study in studies) else ""
     return (
-        f"{counted(len(games), 'game')} ({listed(games)}), trained with {listed(algorithms)}{at}"
-        f"{', ' + seeds(runs) if runs else ''}: {counted(num_runs, 'run')}, held against what Munos et al. (2016) "
-        "found on Atari."
+        f"{counted(len(games), 'game')} ({listed(games)}), trained with {listed(algorithms)}{at}{drawn}: "
+        f"{counted(num_runs, 'run')}, held against what Munos et al. (2016) found on Atari."
     )
 
 
