@@ -25,7 +25,9 @@ from rich.text import Text
 import offtrace as ot
 from offtrace import scores
 from offtrace.experiments import tabular
+from offtrace.report.names import named
 from offtrace.returns import reference
+from offtrace.verbs.report import SIGNS, STYLES, theory
 
 EXAMPLE: dict[str, Any] = {
     "q": np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 0.0], [1.0, 0.0], [2.0, 2.0]]),
@@ -37,18 +39,7 @@ EXAMPLE: dict[str, Any] = {
 }
 """Four steps, two actions, with ratios below and above 1: ρ_1 = ½, ρ_2 = 4, ρ_3 = ½."""
 
-NAMES = {
-    "retrace": "Retrace(λ)",
-    "tree_backup": "TB(λ)",
-    "q_star": "Q*(λ)",
-    "q_lambda": "Q(λ)",
-    "dqn": "DQN",
-    "one_step": "one-step",
-}
 HEADINGS = {"20 small MDPs, in tables": "tables", "The paper's 60 Atari games": "paper"}
-
-
-SIGNS = {"holds": ("✓", "green"), "does not hold": ("✗", "red"), "cannot tell": ("?", "yellow")}
 
 
 def run(output: Path, console: Console, *, scale: str = "pocket", jobs: int | None = None) -> dict[str, Any]:
@@ -114,7 +105,6 @@ def _write_page(output: Path, trained: Sequence[Any], in_tables: scores.Comparis
         console.print(f"No page: {error}", style="yellow", highlight=False)
         return
     from offtrace.experiments.results import Study
-    from offtrace.verbs.report import theory
 
     with _bar(console) as shown:
         task = shown.add_task("drawing", total=None)
@@ -207,7 +197,7 @@ def _level_table(comparison: scores.Comparison) -> Table:
     )
     table.add_column("λ", justify="right")
     for name in found.algorithms:
-        table.add_column(NAMES.get(name, name), justify="right", no_wrap=True)
+        table.add_column(named(name), justify="right", no_wrap=True)
     for lambda_, row in zip(found.lambdas, found.value, strict=True):
         table.add_row(f"{lambda_:g}", *(f"{value:.2f}" for value in row))
     return table
@@ -216,8 +206,8 @@ def _level_table(comparison: scores.Comparison) -> Table:
 def _claim_table(compared: Sequence[scores.Comparison]) -> Table:
     table = _table(
         "What the paper says, and what these runs and its own tables say of it",
-        "A difference of scores or levels, positive if it is true. ✓ holds: its whole interval is above 0; ✗ does "
-        "not: all of it is below; ? cannot tell. The page has the intervals.",
+        "A difference of scores or levels, positive if it is true. By 95 % intervals, which the page has: ✓ holds, "
+        "✗ does not hold, ? cannot tell.",
     )
     table.add_column("claim")
     for comparison in compared:
@@ -225,8 +215,8 @@ def _claim_table(compared: Sequence[scores.Comparison]) -> Table:
     for row in zip(*(scores.claims(comparison) for comparison in compared), strict=True):
         cells = []
         for claim in row:
-            sign, style = SIGNS[claim.verdict]
-            cells.append(Text(f"{claim.difference.value:+.2f} {sign}" if claim.difference else sign, style))
+            value = f"{claim.difference.value:+.2f} " if claim.difference else ""
+            cells.append(Text(value + SIGNS[claim.verdict], STYLES[claim.verdict]))
         table.add_row(row[0].text, *cells)
     return table
 
@@ -240,5 +230,5 @@ def _score_table(rescored: dict[str, Any]) -> Table:
     for label in ("times best", "average score", "printed (Table 2)"):
         table.add_column(label, justify="right")
     for name, row in sorted(rescored.items(), key=lambda item: -item[1]["average"]):
-        table.add_row(NAMES[name], str(row["times_best"]), f"{row['average']:.4f}", f"{row['printed']:.4f}")
+        table.add_row(named(name), str(row["times_best"]), f"{row['average']:.4f}", f"{row['printed']:.4f}")
     return table
