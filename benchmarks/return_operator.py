@@ -59,14 +59,13 @@ def definition(w: Window) -> np.ndarray:
 # -- ours ----------------------------------------------------------------------------------------------------
 
 
-def ours(w: Window) -> Function:
-    arguments, trace = w._asdict(), ot.Retrace(1.0)
-    return lambda: ot.targets(**arguments, trace=trace, validate=False)
+def ours(w: Window, validate: bool = False) -> Function:
+    (q, pi, a, r, discount, mu_a), trace = w, ot.Retrace(1.0)
+    return lambda: ot.targets(q=q, pi=pi, a=a, r=r, discount=discount, mu_a=mu_a, trace=trace, validate=validate)
 
 
 def ours_checked(w: Window) -> Function:
-    arguments, trace = w._asdict(), ot.Retrace(1.0)
-    return lambda: ot.targets(**arguments, trace=trace, validate=True)
+    return ours(w, validate=True)
 
 
 def ours_torch(w: Window) -> Function:

@@ -40,10 +40,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork
 
 
-def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int) -> list[Part]:
-    """What `kernel(start, stop)` gives for the parts of `range(size)`, in order; in threads where it is large."""
+def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int, least: int = 1) -> list[Part]:
+    """What `kernel(start, stop)` gives for the parts of `range(size)`, in order; in threads where it is large.
+
+    No part is smaller than `least`, unless all of it is.
+    """
     global _POOL
-    parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, size)
+    parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, size // least)
     if parts <= 1:
         return [kernel(0, size)]
     with _POOL_LOCK:
@@ -55,11 +58,11 @@ def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int) -> l
     return [kernel(edges[0], edges[1]), *(other.result() for other in others)]
 
 
-def over_batch(kernel: Callable[[int, int], int | None], batch: int, num_bytes: int) -> int:
+def over_batch(kernel: Callable[[int, int], int | None], batch: int, num_bytes: int, least: int = 1) -> int:
     """Runs `kernel(start, stop)` over the batch; ORs what the parts report."""
     if num_bytes < WORTH_THREADS:
         return kernel(0, batch) or 0
     status = 0
-    for part in parts_of(kernel, batch, num_bytes):
+    for part in parts_of(kernel, batch, num_bytes, least):
         status |= part or 0
     return status

@@ -78,11 +78,11 @@ def targets(
     ...     trace=ot.Retrace(1.0))
     array([1.75, 1.5 ])
     """
-    window = Window(r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask)
-    if type(r) is np.ndarray:
-        out = _backend("numpy").plain(window, trace, validate)
+    if type(r) is np.ndarray and q_a is expected_q is pi_a is log_pi_a is log_mu_a is None:
+        out = _backend("numpy").quick(r, discount, q, a, pi, mu_a, reset, mask, trace, validate)
         if out is not None:
             return out
+    window = Window(r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask)
     backend = _backend(library(*window, *getattr(trace, "__dict__", {}).values()))
     return backend.targets(window, trace, validate=validate, stop_gradient=stop_gradient)
 

@@ -2,13 +2,15 @@
 
 With `target_t = r_t + discount_t · w_{t+1}` and `w_t = E_π Q(x_t, ·) + c_t (target_t − Q(x_t, a_t))` every row of
 Q and π is read once, and one number per batch element is carried. It is kept in float64, so a long window of
-float32 loses nothing to rounding. Batch elements go in blocks that stay in the cache.
+float32 loses nothing to rounding. Indices are unsigned where it matters: Numba tests signed ones for being negative.
 """
 
 import numpy as np
-from numpy import float64
+from numba.extending import overload
+from numpy import float64, int64, uint64
 
 from offtrace.kernels import jit
+from offtrace.returns.rows import dots
 from offtrace.traces import (
     RBIS,
     ImportanceSampling,
@@ -32,153 +34,221 @@ TRAJECTORY_AWARE = {RecursiveRetrace: RECURSIVE_RETRACE, TruncatedIS: TRUNCATED_
 FINE, STRANGE = 0, 1
 """What a kernel reports: the door then looks for the rule that was broken."""
 
-BLOCK = 1024
+SLAB = 2048
+"""Rows of Q and π taken at once: first summed, then looked up while they are still in the cache."""
+
+VALUE, Q_A, PI_A, C = range(4)
+"""What a slab holds of each of its rows: E_π Q(x, ·), Q(x, a), π(a|x) and c."""
+
+FEW = 16
+"""Windows below which a call for each step costs more than vector instructions save."""
 
 
-@jit(fastmath={"reassoc", "contract", "nsz"})
-def _read(q, pi, a, value, q_a, pi_a):
-    """E_π Q(x_t, ·), Q(x_t, a_t) and π(a_t|x_t) from rows of Q and π; whether every a_t exists.
-
-    Sums in any order, but keeps NaN and infinities, which tell that Q needs care.
-    """
-    for j in range(value.size):
+@jit()
+def _expect(q, pi, t, b, rows, slab):
+    """E_π Q of the rows (t, b), (t, b+1), …; where π is 0 nothing counts of Q."""
+    dots(q, pi, t, b, rows, slab[VALUE])
+    if _finite(slab[VALUE], rows):
+        return
+    for j in range(rows):  # something is strange: once more, with care
+        if slab[VALUE, j] - slab[VALUE, j] == 0:
+            continue
         total = q.dtype.type(0)
-        for i in range(q.shape[1]):
-            total += pi[j, i] * q[j, i]
-        value[j] = total
-    num_actions = np.uint64(q.shape[1])
-    lost = False
-    for j in range(value.size):  # the rows are in the cache by now
-        action = np.uint64(a[j])  # a negative one is out of range, too
-        outside = action >= num_actions
-        lost |= outside
-        action = np.uint64(0) if outside else action
-        q_a[j] = q[j, action]
-        pi_a[j] = pi[j, action]
-    return not lost
+        for i in range(q.shape[2]):
+            if pi[t, b + j, i] != 0:
+                total += pi[t, b + j, i] * q[t, b + j, i]
+        slab[VALUE, j] = total
 
 
 @jit(fastmath={"reassoc"})
-def _finite(values):
+def _finite(values, count):
     total = values.dtype.type(0)
-    for j in range(values.size):
+    for j in range(uint64(count)):
         total += values[j] - values[j]  # 0, or NaN where the value is NaN or infinite
     return total == 0
 
 
 @jit()
-def _expect_carefully(q, pi, t, first, value):
-    """Where E_π Q came out strange: once more, without reading Q where π is 0."""
-    for j in range(value.size):
-        if value[j] - value[j] == 0:
-            continue
-        total = q.dtype.type(0)
-        for i in range(q.shape[2]):
-            if pi[t, first + j, i] != 0:
-                total += pi[t, first + j, i] * q[t, first + j, i]
-        value[j] = total
+def _look_up(q, pi, a, t, b, at, rows, slab):
+    """Q and π of the actions taken in these rows; whether every action exists."""
+    num_actions = uint64(q.shape[2])
+    t, b, at = uint64(t), uint64(b), uint64(at)
+    lost = False
+    for j in range(uint64(rows)):
+        action = uint64(a.flat[at + j])  # a negative one is out of range, too
+        outside = action >= num_actions
+        lost |= outside
+        action = uint64(0) if outside else action
+        slab[Q_A, j] = q[t, b + j, action]
+        slab[PI_A, j] = pi[t, b + j, action]
+    return not lost
 
 
 @jit()
-def _coefficients(kind, pi_a, mu_a, lambdas, c):
-    one = pi_a.dtype.type(1)
+def _coefficients(kind, lambdas, mu_a, batch, at, rows, slab):
+    """c, with a λ for each step or for each row; one λ for all comes in later."""
+    one = slab.dtype.type(1)
+    at = uint64(at)
     if kind == RETRACE:
-        for j in range(c.size):
-            ratio = pi_a[j] / mu_a[j]
-            c[j] = ratio if ratio < one else one
+        for j in range(uint64(rows)):
+            ratio = slab[PI_A, j] / mu_a.flat[at + j]
+            slab[C, j] = ratio if ratio < one else one
     elif kind == IS:
-        for j in range(c.size):
-            c[j] = pi_a[j] / mu_a[j]
+        for j in range(uint64(rows)):
+            slab[C, j] = slab[PI_A, j] / mu_a.flat[at + j]
     elif kind == TB:
-        for j in range(c.size):
-            c[j] = pi_a[j]
+        for j in range(uint64(rows)):
+            slab[C, j] = slab[PI_A, j]
     else:
-        for j in range(c.size):
-            c[j] = 1.0 if kind == LAMBDA else 0.0
+        for j in range(uint64(rows)):
+            slab[C, j] = 1.0 if kind == LAMBDA else 0.0
     if lambdas.size > 1:
-        for j in range(c.size):
-            c[j] *= lambdas[j]
-    elif lambdas[0] != 1:
-        for j in range(c.size):
-            c[j] *= lambdas[0]
+        for j in range(rows):
+            t, b = divmod(int64(at) + j, batch)
+            slab[C, j] *= lambdas[t, b if lambdas.shape[1] > 1 else 0]
+
+
+@jit(inline="always")
+def _ahead(r, discount, carried):
+    """target_t = r_t + discount_t w_{t+1}"""
+    d = float64(discount)
+    return float64(r) + (d * carried if d != 0 else 0.0)
+
+
+@jit(inline="always")
+def _back(target, lambda_, slab, row):
+    """w_t = E_π Q(x_t, ·) + λ c_t (target_t − Q(x_t, a_t))"""
+    c = lambda_ * float64(slab[C, row])
+    more = c * (target - float64(slab[Q_A, row]))
+    return float64(slab[VALUE, row]) + (more if c != 0 else 0.0)
 
 
 @jit()
-def _one_step(r, discount, carried, out):
-    for j in range(out.size):
-        d = float64(discount[j])
-        out[j] = float64(r[j]) + (d * carried[j] if d != 0 else 0.0)
+def _carry(r, discount, out, at, count, carried, lambda_, slab, row):
+    """One step of many windows, in vector instructions."""
+    at, row = uint64(at), uint64(row)
+    for j in range(uint64(count)):
+        target = _ahead(r.flat[at + j], discount.flat[at + j], carried[j])
+        out.flat[at + j] = target
+        carried[j] = _back(target, lambda_, slab, row + j)
 
 
 @jit()
-def _carry(r, discount, c, value, q_a, carried, out):
-    """target_t = r_t + discount_t w_{t+1}, and w_t = E_π Q(x_t, ·) + c_t (target_t − Q(x_t, a_t))."""
-    for j in range(out.size):
-        d = float64(discount[j])
-        target = float64(r[j]) + (d * carried[j] if d != 0 else 0.0)
-        out[j] = target
-        more = c[j] * (target - float64(q_a[j]))
-        carried[j] = float64(value[j]) + (more if c[j] != 0 else 0.0)
+def _carry_few(r, discount, out, at, rows, across, carried, lambda_, slab):
+    """Some steps of a few windows: one call for all of them."""
+    for first in range(rows - across, -1, -across):
+        for j in range(uint64(across)):
+            row = uint64(first) + j
+            target = _ahead(r.flat[uint64(at) + row], discount.flat[uint64(at) + row], carried[j])
+            out.flat[uint64(at) + row] = target
+            carried[j] = _back(target, lambda_, slab, row)
 
 
 @jit()
-def _real(mask, t, b):
-    return mask.size == 0 or mask[t, b]
+def _first_step(r, discount, mask, out, at, count, carried):
+    """Step 0, which needs nothing of its own row of Q and π."""
+    at = uint64(at)
+    for j in range(uint64(count)):
+        out.flat[at + j] = _ahead(r.flat[at + j], discount.flat[at + j], carried[j])
+    if mask.size > 0:
+        for j in range(uint64(count)):
+            out.flat[at + j] = out.flat[at + j] if mask.flat[at + j] else 0
 
 
 @jit()
-def _actions_exist(a, mask, t, first, count, num_actions):
-    for b in range(first, first + count):
-        if _real(mask, t, b) and not 0 <= a[t, b] < num_actions:
+def _cut(reset, mask, out, at, count, carried, slab, row):
+    """Nothing is carried over the start of an episode or a row that is no step."""
+    if reset.size > 0:
+        for j in range(count):
+            carried[j] = slab[VALUE, row + j] if reset.flat[at + j] else carried[j]
+    if mask.size > 0:
+        for j in range(count):
+            carried[j] = carried[j] if mask.flat[at + j] else slab[VALUE, row + j]
+            out.flat[at + j] = out.flat[at + j] if mask.flat[at + j] else 0
+
+
+@jit()
+def _real(mask, i):
+    return mask.size == 0 or mask.flat[i]
+
+
+@jit()
+def _actions_exist(a, mask, at, rows, num_actions):
+    for i in range(at, at + rows):
+        if _real(mask, i) and not 0 <= a.flat[i] < num_actions:
             return False
     return True
 
 
+@jit()
+def _crosses(reset, mask, discount, batch, at, rows):
+    """Whether a real step is discounted into another episode's first row."""
+    for i in range(max(at, batch), at + rows):
+        if reset.flat[i] and discount.flat[i - batch] != 0 and _real(mask, i) and _real(mask, i - batch):
+            return True
+    return False
+
+
 @jit(fastmath={"reassoc", "contract", "nsz"})
-def _off_by(pi, out):
+def _off_by(pi, t, b, rows, out):
     """How far rows of π are from distributions: |Σ π − 1| + Σ |π| − Σ π; NaN stays NaN."""
-    for j in range(out.size):
+    t, b = uint64(t), uint64(b)
+    for j in range(uint64(rows)):
         total = pi.dtype.type(0)
         absolute = pi.dtype.type(0)
-        for i in range(pi.shape[1]):
-            total += pi[j, i]
-            absolute += abs(pi[j, i])
+        for i in range(uint64(pi.shape[2])):
+            total += pi[t, b + j, i]
+            absolute += abs(pi[t, b + j, i])
         out[j] = abs(total - 1) + (absolute - total)
 
 
 @jit()
-def _distributions(pi, t, first, discount, mask, tolerance, scratch):
+def _distributions(pi, t, b, at, rows, discount, mask, batch, tolerance, scratch):
     """Whether the rows of π that are read, as a step's own or as a successor, are distributions."""
-    _off_by(pi[t, first : first + scratch.size], scratch)
-    for j in range(scratch.size):
+    _off_by(pi, t, b, rows, scratch)
+    for j in range(rows):
         if not scratch[j] <= tolerance:
-            b = first + j
-            own = t < discount.shape[0] and _real(mask, t, b)
-            if own or (t > 0 and _real(mask, t - 1, b) and discount[t - 1, b] != 0):
+            i = at + j
+            own = i < discount.size and _real(mask, i)
+            if own or (i >= batch and _real(mask, i - batch) and discount.flat[i - batch] != 0):
                 return False
     return True
 
 
+@jit(inline="always")
+def _usable(r, d, q_a, target):
+    """Comparisons with NaN are False, and inf − inf is NaN."""
+    return (d >= 0) & (d <= 1) & (r - r == 0) & (q_a - q_a == 0) & (target - target == 0)
+
+
 @jit()
-def _steps(r, discount, q_a, mu_a, target, mask, tolerance):
-    """Whether real steps hold numbers that may be used; comparisons with NaN are False, and inf − inf is NaN."""
+def _steps(r, discount, slab, mu_a, target, mask, at, rows, tolerance):
+    """Whether real steps hold numbers that may be used; a `tolerance` below 0 leaves out μ."""
     bad = 0
-    for j in range(r.size):
-        d = discount[j]
-        good = (d >= 0) & (d <= 1) & (r[j] - r[j] == 0) & (q_a[j] - q_a[j] == 0) & (target[j] - target[j] == 0)
+    at, rows = uint64(at), uint64(rows)
+    for j in range(rows):
+        good = _usable(r.flat[at + j], discount.flat[at + j], slab[Q_A, j], target.flat[at + j])
         bad += 0 if good else 1
-    for j in range(mu_a.size):
-        good = (mu_a[j] > 0) & (mu_a[j] <= 1 + tolerance)
-        bad += 0 if good else 1
+    if tolerance >= 0:
+        for i in range(at, at + rows):
+            bad += 0 if (mu_a.flat[i] > 0) & (mu_a.flat[i] <= 1 + tolerance) else 1
     if bad > 0 and mask.size > 0:  # were they real?
         bad = 0
-        for j in range(r.size):
-            d = discount[j]
-            good = (d >= 0) & (d <= 1) & (r[j] - r[j] == 0) & (q_a[j] - q_a[j] == 0) & (target[j] - target[j] == 0)
-            if mu_a.size > 0:
-                good &= (mu_a[j] > 0) & (mu_a[j] <= 1 + tolerance)
-            bad += 1 if mask[j] and not good else 0
+        for j in range(rows):
+            good = _usable(r.flat[at + j], discount.flat[at + j], slab[Q_A, j], target.flat[at + j])
+            if tolerance >= 0:
+                good &= (mu_a.flat[at + j] > 0) & (mu_a.flat[at + j] <= 1 + tolerance)
+            bad += 1 if mask.flat[at + j] and not good else 0
     return bad == 0
+
+
+@jit()
+def _fit(q, pi, a, r, discount, mu_a, reset, mask):
+    """Whether these are the shapes of one window, with something in it."""
+    n, batch = r.shape
+    fit = q.shape[0] == n + 1 and q.shape[1] == batch and pi.shape == q.shape and q.size > 0 and r.size > 0
+    fit &= a.shape == r.shape and discount.shape == r.shape and (mu_a.size == 0 or mu_a.shape == r.shape)
+    return fit and (reset.size == 0 or reset.shape == r.shape) and (mask.size == 0 or mask.shape == r.shape)
 
 
 @jit()
@@ -187,65 +257,87 @@ def _targets(
 ):
     """Eq. 3 on the batch elements start … stop; the checks of values are off where `tolerance` < 0.
 
+    Rows are counted on from step to step, row i = t · batch + b, and come in slabs: a part of one step, or some steps
+    of a batch whose rows are neighbours in memory.
     Reports FINE, or that something is strange: not that it is wrong, the door looks more closely then.
     """
-    n = r.shape[0]
-    validate = tolerance >= 0
+    if not _fit(q, pi, a, r, discount, mu_a, reset, mask):
+        return STRANGE
+    n, batch = r.shape
+    validate, cut = tolerance >= 0, reset.size > 0 or mask.size > 0
+    unread = 0 if validate else 1  # row 0 of Q and π is read by nobody but the checks
+    lambda_ = lambdas[0, 0] if lambdas.size == 1 and kind != GIVEN else 1.0
     fine = True
-    size = min(BLOCK, stop - start)
-    precise = np.empty((2, size), float64)
-    read = np.empty((3, size), q.dtype)
-    for first in range(start, stop, BLOCK):
-        last = min(first + BLOCK, stop)
-        count = last - first
-        carried, c = precise[0, :count], precise[1, :count]
-        value, q_a, pi_a = read[0, :count], read[1, :count], read[2, :count]
-        _read(q[n, first:last], pi[n, first:last], a[n - 1, first:last], value, q_a, pi_a)
-        if not _finite(value):
-            _expect_carefully(q, pi, n, first, value)
-        carried[:] = value
+    carried = np.empty(min(SLAB, stop - start), float64)
+    slab = np.empty((4, min(SLAB, n * (stop - start))), q.dtype)
+    neighbours = q.strides[0] == batch * q.strides[1] and pi.strides[0] == batch * pi.strides[1]
+    for b in range(start, stop, SLAB):
+        count = min(SLAB, stop - b)
+        _expect(q, pi, n, b, count, slab)
+        for j in range(count):
+            carried[j] = slab[VALUE, j]
         if validate:
-            fine &= _distributions(pi, n, first, discount, mask, tolerance, pi_a)
-        for back in range(n):
-            t = n - 1 - back
-            if t == 0 and not validate:  # row 0 of Q and π is read by nobody
-                _one_step(r[0, first:last], discount[0, first:last], carried, out[0, first:last])
-                if mask.size > 0:
-                    for b in range(first, last):
-                        out[0, b] = out[0, b] if mask[0, b] else 0
-                break
-            exist = _read(q[t, first:last], pi[t, first:last], a[t, first:last], value, q_a, pi_a)
-            fine &= exist or _actions_exist(a, mask, t, first, count, q.shape[2])
-            if not _finite(value):
-                _expect_carefully(q, pi, t, first, value)
+            fine &= _distributions(pi, n, b, n * batch + b, count, discount, mask, batch, tolerance, slab[C])
+        steps = SLAB // count if neighbours and count == batch else 1
+        above = n
+        while above > unread:
+            t = max(above - steps, unread)
+            rows, at = count * (above - t), t * batch + b
+            above = t
+            _expect(q, pi, t, b, rows, slab)
+            exist = _look_up(q, pi, a, t, b, at, rows, slab)
+            fine &= exist or _actions_exist(a, mask, at, rows, q.shape[2])
             if q_a_given.size > 0:
-                q_a[:] = q_a_given[t, first:last]
+                for j in range(rows):
+                    slab[Q_A, j] = q_a_given.flat[at + j]
             if kind == GIVEN:
-                c[:] = c_given[t, first:last]
+                for j in range(rows):
+                    slab[C, j] = c_given.flat[at + j]
             else:
-                row = lambdas[t if lambdas.shape[0] > 1 else 0]
-                row = row[first:last] if row.size > 1 else row
-                _coefficients(kind, pi_a, mu_a[t, first:last] if mu_a.size > 0 else mu_a[:0, 0], row, c)
-            _carry(r[t, first:last], discount[t, first:last], c, value, q_a, carried, out[t, first:last])
-            if reset.size > 0:
-                for j in range(count):
-                    carried[j] = value[j] if reset[t, first + j] else carried[j]
-                    crossing = t > 0 and reset[t, first + j] and discount[t - 1, first + j] != 0
-                    if validate and crossing and _real(mask, t, first + j) and _real(mask, t - 1, first + j):
-                        fine = False
-            if mask.size > 0:
-                for j in range(count):
-                    carried[j] = carried[j] if mask[t, first + j] else value[j]
-                    out[t, first + j] = out[t, first + j] if mask[t, first + j] else 0
+                _coefficients(kind, lambdas, mu_a, batch, at, rows, slab)
+            if count < FEW and not (validate or cut):
+                _carry_few(r, discount, out, at, rows, count, carried, lambda_, slab)
+                continue
+            for row in range(rows - count, -1, -count):
+                _carry(r, discount, out, at + row, count, carried, lambda_, slab, row)
+                if cut:
+                    _cut(reset, mask, out, at + row, count, carried, slab, row)
+                if validate and at + row >= batch:
+                    fine &= _finite(carried, count)
             if validate:
-                mu = mu_a[t, first:last] if kind == RETRACE or kind == IS else mu_a[:0, 0]
-                real = mask[t, first:last] if mask.size > 0 else mask[:0, 0]
-                fine &= _finite(value) and (t == 0 or _finite(carried))
-                fine &= _distributions(pi, t, first, discount, mask, tolerance, pi_a)
-                fine &= _steps(
-                    r[t, first:last], discount[t, first:last], q_a, mu, out[t, first:last], real, tolerance
-                )
+                fine &= _finite(slab[VALUE], rows)
+                mu_tolerance = tolerance if kind == RETRACE or kind == IS else -1.0
+                fine &= _steps(r, discount, slab, mu_a, out, mask, at, rows, mu_tolerance)
+                fine &= _distributions(pi, t, b, at, rows, discount, mask, batch, tolerance, slab[C])
+                fine &= reset.size == 0 or not _crosses(reset, mask, discount, batch, at, rows)
+        if not validate:
+            _first_step(r, discount, mask, out, b, count, carried)
     return FINE if fine else STRANGE
+
+
+def _if_ready(kind, lambda_, q, pi, a, r, discount, mu_a, out, tolerance):
+    """Chosen by the types that come in, so that nobody has to look at each array before the call."""
+
+
+@overload(_if_ready)
+def _choose(kind, lambda_, q, pi, a, r, discount, mu_a, out, tolerance):
+    def run(kind, lambda_, q, pi, a, r, discount, mu_a, out, tolerance):
+        lambdas, nothing, no_ends = np.full((1, 1), lambda_), r[:0], np.empty((0, 0), np.bool_)
+        given = (q, pi, a, r, discount, mu_a, nothing, nothing, no_ends, no_ends, out)
+        return _targets(kind, lambdas, *given, 0, r.shape[1], tolerance)
+
+    def decline(kind, lambda_, q, pi, a, r, discount, mu_a, out, tolerance):
+        return STRANGE
+
+    steps = (a, r, discount, mu_a, out)
+    plain = all(array.layout == "C" and array.aligned and array.mutable for array in (q, pi, *steps))
+    return run if plain and q.ndim == pi.ndim == 3 and all(array.ndim == 2 for array in steps) else decline
+
+
+@jit()
+def _targets_if_ready(kind, lambda_, q, pi, a, r, discount, mu_a, out, tolerance):
+    """All windows, with neither ends nor anything else given; STRANGE for arrays that `_targets` is not made for."""
+    return _if_ready(kind, lambda_, q, pi, a, r, discount, mu_a, out, tolerance)
 
 
 @jit()

@@ -4,10 +4,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy import empty, ndarray
 
 from offtrace import likelihoods as by_name
 from offtrace.arrays import Array, expectation, lead
 from offtrace.returns import checks, compiled, lagwise
+from offtrace.returns.compiled import FINE, FUSED, READ_MU, _targets_if_ready
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
@@ -29,56 +31,68 @@ NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
 """Stands for an argument that a kernel does not get; None would make it compile once more for each."""
 
 
-def plain(given: Window, trace: Any, validate: bool, *, tol: float | None = None) -> np.ndarray | None:
+LEAST_SHARE = 128
+"""Batch elements below which another thread has too little to do in each step."""
+
+
+def quick(
+    r: Any,
+    discount: Any,
+    q: Any,
+    a: Any,
+    pi: Any,
+    mu_a: Any,
+    reset: Any,
+    mask: Any,
+    trace: Any,
+    validate: bool,
+    *,
+    tol: float | None = None,
+) -> np.ndarray | None:
     """The common case without ceremony, for agents that call this with a few short windows at a time.
 
-    Arrays that are ready as they are, one batch axis, a trace of Table 1 with one λ. None for anything else,
-    which `targets` then handles or refuses.
+    Arrays that are ready as they are, one batch axis, a trace of Table 1 with one λ. None for anything else, and
+    for anything strange, which `targets` then handles or refuses.
     """
-    r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask = given
-    if not (type(q) is type(a) is type(r) is type(discount) is type(pi) is np.ndarray):
+    kind, dtype = FUSED.get(type(trace)), r.dtype
+    if kind is None or type(trace.lambda_) is not float:
         return None
-    if not (q_a is expected_q is pi_a is log_pi_a is log_mu_a is None):
+    if mu_a is None and kind not in READ_MU:
+        mu_a = r  # which is not read
+    if not (type(q) is type(pi) is type(a) is type(discount) is type(mu_a) is ndarray):
         return None
-    kind = compiled.FUSED.get(type(trace))
-    if kind is None or type(trace.lambda_) is not float or (mu_a is None and kind in compiled.READ_MU):
+    if not (q.dtype is dtype and pi.dtype is dtype and discount.dtype is dtype and mu_a.dtype is dtype):
         return None
-    dtype, steps, rows = r.dtype, r.shape, q.shape
-    if dtype not in TOLERANCE or a.dtype not in ACTIONS or len(rows) != 3 or not r.size or not rows[2]:
+    if not (dtype in TOLERANCE and a.dtype in ACTIONS and r.ndim == 2 and q.ndim == 3):
         return None
-    nothing, no_ends = NOTHING[dtype], NOTHING[BOOL]
-    if (rows[0] - 1, rows[1]) != steps or not (a.shape == discount.shape == steps and pi.shape == rows):
+    out, limit = empty(r.shape, dtype), (tol or TOLERANCE[dtype]) if validate else -1.0
+    if reset is mask is None and q.nbytes < WORTH_THREADS // 2:
+        status = _targets_if_ready(kind, trace.lambda_, q, pi, a, r, discount, mu_a, out, limit)
+        return out if status == FINE else None
+    steps = (a, r, discount, mu_a)
+    ends = [NOTHING[BOOL] if end is None else end for end in (reset, mask)]
+    if not all(type(end) is ndarray and end.dtype == BOOL and end.ndim == 2 for end in ends):
         return None
-    if not (q.dtype == pi.dtype == discount.dtype == dtype and q.flags.carray and pi.flags.carray):
+    if not all(array.flags.carray and array.ndim == 2 for array in (*steps, *ends)):
         return None
-    if not (a.flags.carray and r.flags.carray and discount.flags.carray):
+    if not (q.flags.carray and pi.flags.carray and pi.ndim == 3):
         return None
-    if mu_a is None:
-        mu_a = nothing
-    elif type(mu_a) is not np.ndarray or not (mu_a.dtype == dtype and mu_a.shape == steps and mu_a.flags.carray):
-        return None
-    for end in (reset, mask):
-        if end is None:
-            continue
-        if type(end) is not np.ndarray or not (end.dtype == BOOL and end.shape == steps and end.flags.carray):
-            return None
-    ends = (no_ends if reset is None else reset, no_ends if mask is None else mask)
-    out, tol = np.empty(steps, dtype), tol or TOLERANCE[dtype]
-    arguments = (kind, _one_lambda(trace.lambda_), q, pi, a, r, discount, mu_a, nothing, nothing, *ends, out)
-    if _run(arguments, batch=rows[1], num_bytes=2 * q.nbytes, limit=tol if validate else -1.0) != compiled.FINE:
-        _explain(given, trace, out, tol=tol, validate=validate)
-    return out
+    given = (q, pi, *steps, NOTHING[dtype], NOTHING[dtype], *ends, out)
+    return out if _run(kind, _one_lambda(trace.lambda_), *given, limit=limit) == FINE else None
+
+
+def _run(kind: int, lambdas: np.ndarray, q: np.ndarray, *given: Any, limit: float) -> int:
+    """In threads where it is large and each gets its share of the batch."""
+
+    def kernel(start: int, stop: int) -> int:
+        return compiled._targets(kind, lambdas, q, *given, start, stop, limit)
+
+    return over_batch(kernel, q.shape[1], 2 * q.nbytes, least=LEAST_SHARE)
 
 
 @lru_cache(maxsize=256)
 def _one_lambda(lambda_: float) -> np.ndarray:
     return np.full((1, 1), lambda_)
-
-
-def _run(arguments: tuple, *, batch: int, num_bytes: int, limit: float) -> int:
-    if num_bytes < WORTH_THREADS:
-        return compiled._targets(*arguments, 0, batch, limit)
-    return over_batch(lambda start, stop: compiled._targets(*arguments, start, stop, limit), batch, num_bytes)
 
 
 def targets(
@@ -91,7 +105,7 @@ def targets(
     require(window, trace)
     if not getattr(trace, "markov", True):
         return _trajectory_aware(window, trace, validate=validate, tol=tol)
-    kind = compiled.FUSED.get(type(trace), compiled.GIVEN)
+    kind = FUSED.get(type(trace), compiled.GIVEN)
     overrides = (window.expected_q, window.pi_a, window.log_pi_a, window.log_mu_a)
     if kind == compiled.GIVEN or any(value is not None for value in overrides):
         c, kind, lambdas = _coefficients(window, trace, validate=validate, tol=tol), compiled.GIVEN, _UNUSED
@@ -112,9 +126,8 @@ def targets(
     steps = (window.a, window.r, window.discount, window.mu_a, c, window.q_a)
     flat = [NOTHING[out.dtype] if value is None else value.reshape(n, -1) for value in steps]
     ends = [NOTHING[BOOL] if value is None else value.reshape(n, -1) for value in (window.reset, window.mask)]
-    arguments = (kind, lambdas, q, pi, *flat, *ends, out.reshape(n, -1))
     limit = tol if validate else -1.0
-    if _run(arguments, batch=q.shape[1], num_bytes=2 * q.nbytes, limit=limit) != compiled.FINE:
+    if _run(kind, lambdas, q, pi, *flat, *ends, out.reshape(n, -1), limit=limit) != FINE:
         _explain(window, trace, out, tol=tol, validate=validate)
     return out
 
@@ -169,7 +182,7 @@ def ready(given: Window) -> tuple[Window, float]:
     """Native arrays of one float dtype, and the tolerance for probabilities as they came in.
 
     The dtype is the widest floating one that came in, at least float32 and at most float64; integers (rewards,
-    say) follow. Nothing is copied that is ready already, and q and pi may be strided.
+    say) follow. Nothing is copied that is ready already, and the rows of q and pi may be strided.
     """
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = {v.dtype for v in values if v is not None and v.dtype.kind not in "iub"}
@@ -224,9 +237,7 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
     n, steps = window.r.shape[0], window.r.shape
     if window.expected_q is None and window.a is not None:
         bare = window._replace(mu_a=None, pi_a=None, log_pi_a=None, log_mu_a=None)
-        one_step = plain(bare, _ONE_STEP, validate, tol=tol)
-        if one_step is None:
-            one_step = targets(bare, _ONE_STEP, validate=validate, tol=tol)
+        one_step = targets(bare, _ONE_STEP, validate=validate, tol=tol)
         if validate:
             checks.check_likelihoods(window, trace, tol=tol)
     else:
@@ -312,6 +323,6 @@ def _native(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return np.asarray(value, None if keep else np.int64, order="C")
     if name in BOOLEAN:
         return np.asarray(value, order="C")
-    if name in ("q", "pi") and value.dtype == dtype and value.flags.aligned:
-        return value
+    if name in ("q", "pi") and value.dtype == dtype and value.flags.aligned and value.strides[-1] == value.itemsize:
+        return value  # rows of actions may lie anywhere
     return np.asarray(value, dtype, order="C")

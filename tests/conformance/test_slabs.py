@@ -1,0 +1,175 @@
+"""The compiled kernel takes rows in slabs: windows that need several, in every layout, give the same answer."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from offtrace import threads
+from offtrace.returns import compiled, rows
+
+SHAPES = {
+    "one window": (9, 1, 3),
+    "a few": (700, 5, 4),
+    "the last slab is short": (130, 33, 6),
+    "one slab a step": (3, compiled.SLAB, 2),
+    "a step is more than a slab": (4, compiled.SLAB + 1, 9),
+    "many slabs a step": (3, 3 * compiled.SLAB - 5, 18),
+}
+FUSED = {
+    "one_step": ot.OneStep(),
+    "q_lambda": ot.QLambda(0.9),
+    "tree_backup": ot.TreeBackup(0.9),
+    "importance_sampling": ot.ImportanceSampling(0.9),
+    "retrace": ot.Retrace(0.9),
+}
+
+
+def window(shape: tuple[int, int, int], seed: int = 0) -> dict[str, np.ndarray]:
+    n, batch, actions = shape
+    rng = np.random.default_rng(seed)
+    pi = rng.dirichlet(np.ones(actions), (n + 1, batch))
+    return {
+        "q": rng.normal(size=(n + 1, batch, actions)),
+        "pi": pi,
+        "a": rng.integers(actions, size=(n, batch)),
+        "r": rng.normal(size=(n, batch)),
+        "discount": np.where(rng.random((n, batch)) < 0.1, 0, 0.9),
+        "mu_a": rng.uniform(0.3, 1, (n, batch)),
+    }
+
+
+def ends(w: dict[str, np.ndarray], seed: int = 1) -> dict[str, np.ndarray]:
+    """Where an episode starts, the step before it has ended; some rows are no steps."""
+    rng = np.random.default_rng(seed)
+    reset, mask = rng.random(w["r"].shape) < 0.1, rng.random(w["r"].shape) < 0.9
+    discount = w["discount"].copy()
+    discount[:-1][reset[1:]] = 0
+    return w | {"discount": discount, "reset": reset, "mask": mask}
+
+
+def recursion(w: dict[str, Any], name: str, lambda_: Any) -> np.ndarray:
+    """Δ_t = δ_t + discount_t c_{t+1} Δ_{t+1} and the targets Q + Δ, in float64, step by step."""
+    n = len(w["r"])
+    q, pi = w["q"].astype(float), w["pi"].astype(float)
+    q_a = np.take_along_axis(q[:n], w["a"][..., None], -1)[..., 0]
+    pi_a = np.take_along_axis(pi[:n], w["a"][..., None], -1)[..., 0]
+    c = {
+        "one_step": 0 * pi_a,
+        "q_lambda": 1 + 0 * pi_a,
+        "tree_backup": pi_a,
+        "importance_sampling": pi_a / w["mu_a"],
+        "retrace": np.minimum(1, pi_a / w["mu_a"]),
+    }[name]
+    lambdas = np.asarray(lambda_, float)
+    c = c * (lambdas[:, None] if lambdas.ndim == 1 else lambdas)
+    if "reset" in w:
+        c = np.where(w["reset"] | ~w["mask"], 0, c)
+    delta, out = np.zeros(w["r"].shape[1]), np.zeros(w["r"].shape)
+    for t in reversed(range(n)):
+        one_step = w["r"][t] + w["discount"][t] * (pi[t + 1] * q[t + 1]).sum(-1) - q_a[t]
+        delta = one_step + w["discount"][t] * (c[t + 1] * delta if t + 1 < n else 0)
+        out[t] = q_a[t] + delta
+    return np.where(w["mask"], out, 0) if "mask" in w else out
+
+
+def check(w: dict[str, Any], name: str, lambda_: Any, *, given: dict[str, Any] | None = None) -> None:
+    expected = recursion(w, name, lambda_)
+    kind = {} if name == "one_step" else {"lambda_": lambda_}
+    for validate in (True, False):
+        out = ot.targets(**(given or w), trace=ot.trace(name, **kind), validate=validate)
+        scale = 1e-12 if out.dtype == np.float64 else 2e-5
+        np.testing.assert_allclose(out, expected, rtol=scale, atol=scale * (1 + np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("name", FUSED)
+def test_several_slabs(name: str, shape: tuple[int, int, int]) -> None:
+    check(window(shape), name, 0.9)
+    check(ends(window(shape)), name, 0.9)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_in_float32(shape: tuple[int, int, int]) -> None:
+    w = window(shape)
+    w = {k: v.astype(np.float32) if v.dtype == float else v for k, v in w.items()}
+    check(w | {"a": w["a"].astype(np.int32)}, "retrace", 0.9)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_lambda_for_each_step_or_row(shape: tuple[int, int, int]) -> None:
+    w, rng = ends(window(shape)), np.random.default_rng(2)
+    for lambdas in (rng.random(shape[0]), rng.random(shape[:2])):
+        check(w, "retrace", lambdas)
+
+
+def batch_major(value: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(value.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def every_other(value: np.ndarray) -> np.ndarray:
+    return np.repeat(value, 2, axis=1)[:, ::2]
+
+
+def backwards(value: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(value[::-1])[::-1]
+
+
+def actions_apart(value: np.ndarray) -> np.ndarray:
+    return np.repeat(value, 2, axis=-1)[..., ::2]
+
+
+@pytest.mark.parametrize("layout", [batch_major, every_other, backwards, actions_apart, np.asfortranarray])
+@pytest.mark.parametrize("names", [("q",), ("q", "pi"), ("r", "a"), ("q", "pi", "a", "r", "discount", "mu_a")])
+def test_rows_may_lie_anywhere(layout: Any, names: tuple[str, ...]) -> None:
+    for shape in (SHAPES["a few"], SHAPES["a step is more than a slab"]):
+        w = window(shape)
+        check(w, "retrace", 0.9, given=w | {name: layout(w[name]) for name in names})
+
+
+def test_threads_share_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = ends(window((6, 1000, 5)))
+    alone = ot.targets(**w, trace=ot.Retrace(0.9))
+    monkeypatch.setattr(threads, "WORTH_THREADS", 1)
+    monkeypatch.setenv("OFFTRACE_NUM_THREADS", "5")
+    np.testing.assert_array_equal(ot.targets(**w, trace=ot.Retrace(0.9)), alone)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("actions", [1, 2, 3, 7, 8, 9, 16, 18, 40])
+def test_sums_in_lanes_and_one_by_one(actions: int, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    q, pi = rng.normal(size=(2, 3, 11, actions)).astype(dtype)
+    expected = (q[1, 2:].astype(float) * pi[1, 2:]).sum(-1)
+    for function in (rows.dots_in_lanes, rows.dots_one_by_one):
+        out = np.full(12, 7, dtype)
+        function(q, pi, 1, 2, 9, out)
+        np.testing.assert_allclose(out[:9], expected, rtol=0, atol=20 * np.finfo(dtype).eps * actions)
+        np.testing.assert_array_equal(out[9:], 7)
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_sums_tell_what_is_no_number(strange: float) -> None:
+    for actions in (3, 18):
+        for place in range(actions):
+            q, pi = np.ones((1, 2, actions)), np.ones((1, 2, actions))
+            q[0, 1, place] = strange
+            for function in (rows.dots_in_lanes, rows.dots_one_by_one):
+                out = np.zeros(2)
+                function(q, pi, 0, 0, 2, out)
+                assert out[0] == actions
+                assert not np.isfinite(out[1])
+
+
+def test_an_action_that_does_not_exist_is_found_in_every_slab() -> None:
+    for shape in SHAPES.values():
+        for row in (0, shape[0] // 2, shape[0] - 1):
+            for action in (-1, shape[2]):
+                w = window(shape)
+                w["a"][row, -1] = action
+                for validate in (True, False):
+                    if row == 0 and not validate:
+                        continue  # row 0 is read by the checks only
+                    with pytest.raises(ValueError, match="`a`"):
+                        ot.targets(**w, trace=ot.Retrace(0.9), validate=validate)
