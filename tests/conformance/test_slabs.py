@@ -7,7 +7,7 @@ import pytest
 
 import offtrace as ot
 from offtrace import threads
-from offtrace.returns import compiled, rows
+from offtrace.returns import compiled, lanes
 
 SHAPES = {
     "one window": (9, 1, 3),
@@ -142,7 +142,7 @@ def test_sums_in_lanes_and_one_by_one(actions: int, dtype: type) -> None:
     rng = np.random.default_rng(0)
     q, pi = rng.normal(size=(2, 3, 11, actions)).astype(dtype)
     expected = (q[1, 2:].astype(float) * pi[1, 2:]).sum(-1)
-    for function in (rows.dots_in_lanes, rows.dots_one_by_one):
+    for function in (lanes.dots_in_lanes, lanes.dots_one_by_one):
         out = np.full(12, 7, dtype)
         function(q, pi, 1, 2, 9, out)
         np.testing.assert_allclose(out[:9], expected, rtol=0, atol=20 * np.finfo(dtype).eps * actions)
@@ -155,7 +155,7 @@ def test_sums_tell_what_is_no_number(strange: float) -> None:
         for place in range(actions):
             q, pi = np.ones((1, 2, actions)), np.ones((1, 2, actions))
             q[0, 1, place] = strange
-            for function in (rows.dots_in_lanes, rows.dots_one_by_one):
+            for function in (lanes.dots_in_lanes, lanes.dots_one_by_one):
                 out = np.zeros(2)
                 function(q, pi, 0, 0, 2, out)
                 assert out[0] == actions

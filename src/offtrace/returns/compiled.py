@@ -10,7 +10,7 @@ from numba.extending import overload
 from numpy import float64, int64, uint64
 
 from offtrace.kernels import jit
-from offtrace.returns.rows import dots
+from offtrace.returns.lanes import PI_A, Q_A, VALUE, C, carry, dots
 from offtrace.traces import (
     RBIS,
     ImportanceSampling,
@@ -36,12 +36,6 @@ FINE, STRANGE = 0, 1
 
 SLAB = 2048
 """Rows of Q and π taken at once: first summed, then looked up while they are still in the cache."""
-
-VALUE, Q_A, PI_A, C = range(4)
-"""What a slab holds of each of its rows: E_π Q(x, ·), Q(x, a), π(a|x) and c."""
-
-FEW = 16
-"""Windows below which a call for each step costs more than vector instructions save."""
 
 
 @jit()
@@ -71,14 +65,12 @@ def _finite(values, count):
 @jit()
 def _look_up(q, pi, a, t, b, at, rows, slab):
     """Q and π of the actions taken in these rows; whether every action exists."""
-    num_actions = uint64(q.shape[2])
-    t, b, at = uint64(t), uint64(b), uint64(at)
+    t, b, at, last = uint64(t), uint64(b), uint64(at), uint64(q.shape[2] - 1)
     lost = False
+    for i in range(at, at + uint64(rows)):
+        lost |= uint64(a.flat[i]) > last  # a negative one is beyond the last, too
     for j in range(uint64(rows)):
-        action = uint64(a.flat[at + j])  # a negative one is out of range, too
-        outside = action >= num_actions
-        lost |= outside
-        action = uint64(0) if outside else action
+        action = min(uint64(a.flat[at + j]), last)
         slab[Q_A, j] = q[t, b + j, action]
         slab[PI_A, j] = pi[t, b + j, action]
     return not lost
@@ -108,48 +100,13 @@ def _coefficients(kind, lambdas, mu_a, batch, at, rows, slab):
             slab[C, j] *= lambdas[t, b if lambdas.shape[1] > 1 else 0]
 
 
-@jit(inline="always")
-def _ahead(r, discount, carried):
-    """target_t = r_t + discount_t w_{t+1}"""
-    d = float64(discount)
-    return float64(r) + (d * carried if d != 0 else 0.0)
-
-
-@jit(inline="always")
-def _back(target, lambda_, slab, row):
-    """w_t = E_π Q(x_t, ·) + λ c_t (target_t − Q(x_t, a_t))"""
-    c = lambda_ * float64(slab[C, row])
-    more = c * (target - float64(slab[Q_A, row]))
-    return float64(slab[VALUE, row]) + (more if c != 0 else 0.0)
-
-
-@jit()
-def _carry(r, discount, out, at, count, carried, lambda_, slab, row):
-    """One step of many windows, in vector instructions."""
-    at, row = uint64(at), uint64(row)
-    for j in range(uint64(count)):
-        target = _ahead(r.flat[at + j], discount.flat[at + j], carried[j])
-        out.flat[at + j] = target
-        carried[j] = _back(target, lambda_, slab, row + j)
-
-
-@jit()
-def _carry_few(r, discount, out, at, rows, across, carried, lambda_, slab):
-    """Some steps of a few windows: one call for all of them."""
-    for first in range(rows - across, -1, -across):
-        for j in range(uint64(across)):
-            row = uint64(first) + j
-            target = _ahead(r.flat[uint64(at) + row], discount.flat[uint64(at) + row], carried[j])
-            out.flat[uint64(at) + row] = target
-            carried[j] = _back(target, lambda_, slab, row)
-
-
 @jit()
 def _first_step(r, discount, mask, out, at, count, carried):
     """Step 0, which needs nothing of its own row of Q and π."""
     at = uint64(at)
     for j in range(uint64(count)):
-        out.flat[at + j] = _ahead(r.flat[at + j], discount.flat[at + j], carried[j])
+        d = float64(discount.flat[at + j])
+        out.flat[at + j] = float64(r.flat[at + j]) + (d * carried[j] if d != 0 else 0.0)
     if mask.size > 0:
         for j in range(uint64(count)):
             out.flat[at + j] = out.flat[at + j] if mask.flat[at + j] else 0
@@ -295,11 +252,11 @@ def _targets(
                     slab[C, j] = c_given.flat[at + j]
             else:
                 _coefficients(kind, lambdas, mu_a, batch, at, rows, slab)
-            if count < FEW and not (validate or cut):
-                _carry_few(r, discount, out, at, rows, count, carried, lambda_, slab)
+            if not (validate or cut):
+                carry(r, discount, out, at, rows // count, count, carried, lambda_, slab, 0)
                 continue
             for row in range(rows - count, -1, -count):
-                _carry(r, discount, out, at + row, count, carried, lambda_, slab, row)
+                carry(r, discount, out, at + row, 1, count, carried, lambda_, slab, row)
                 if cut:
                     _cut(reset, mask, out, at + row, count, carried, slab, row)
                 if validate and at + row >= batch:
