@@ -79,7 +79,7 @@ def targets(
     array([1.75, 1.5 ])
     """
     if type(r) is np.ndarray and q_a is expected_q is pi_a is log_pi_a is log_mu_a is None:
-        out = _backend("numpy").quick(r, discount, q, a, pi, mu_a, reset, mask, trace, validate)
+        out = _quick(r, discount, q, a, pi, mu_a, reset, mask, trace, validate)
         if out is not None:
             return out
     window = Window(r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask)
@@ -120,6 +120,13 @@ def _backend(name: str) -> ModuleType:
     if name not in _BACKENDS:
         _BACKENDS[name] = importlib.import_module(f"offtrace.returns.{name}")
     return _BACKENDS[name]
+
+
+def _quick(*given: Any) -> np.ndarray | None:
+    """Puts the function of the compiled backend in its own place, since a lookup at each call would be felt."""
+    global _quick
+    _quick = _backend("numpy").quick
+    return _quick(*given)
 
 
 from offtrace.returns.recursions import (  # noqa: E402  (they stand on the two functions above)

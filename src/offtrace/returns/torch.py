@@ -31,7 +31,7 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
     if stop_gradient or not torch.is_grad_enabled() or not _needs_gradient(given, trace):
         if _on_cpu(given) and not _is_own_torch_code(trace):
             shared = Window(*(_array(value) if isinstance(value, Tensor) else value for value in given))
-            trace, tol = _on_host(trace), tolerance(*given)
+            trace, tol = _on_host(trace), tolerance(*given) if validate else None
             out = None
             if type(shared.r) is np.ndarray and all(value is None for value in shared[6:11]):
                 out = on_cpu.quick(*shared[:6], *shared[11:], trace, validate, tol=tol)
@@ -203,7 +203,7 @@ def _needs_gradient(window: Window, trace: Any) -> bool:
 
 
 def _on_cpu(window: Window) -> bool:
-    return all(value.device.type == "cpu" for value in window if isinstance(value, Tensor))
+    return all(value.is_cpu for value in window if isinstance(value, Tensor))
 
 
 def _is_own_torch_code(trace: Any) -> bool:
@@ -220,4 +220,4 @@ def _on_host(trace: Trace) -> Trace:
 def _array(tensor: Tensor) -> Any:
     if tensor.dtype is torch.bfloat16:
         return tensor.detach().float().numpy()
-    return tensor.detach().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
