@@ -149,6 +149,24 @@ def test_sums_in_lanes_and_one_by_one(actions: int, dtype: type) -> None:
         np.testing.assert_array_equal(out[9:], 7)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("actions", [1, 3, 8, 18])
+def test_totals_in_lanes_and_one_by_one(actions: int, dtype: type) -> None:
+    pi = np.random.default_rng(0).dirichlet(np.ones(actions), (2, 5)).astype(dtype)
+    for function in (lanes.totals_in_lanes, lanes.totals_one_by_one):
+        out = np.full(5, 7, dtype)
+        function(pi, 1, 1, 4, out)
+        np.testing.assert_allclose(out[:4], 1, rtol=0, atol=1e-6)
+        assert out[4] == 7
+        for place in range(actions):
+            for strange in (-1e-30, -np.inf, np.nan, np.inf):
+                bad = pi.copy()
+                bad[1, 2, place] = strange
+                function(bad, 1, 1, 4, out)
+                assert not np.isfinite(out[1])
+                np.testing.assert_allclose(out[[0, 2, 3]], 1, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
 def test_sums_tell_what_is_no_number(strange: float) -> None:
     for actions in (3, 18):

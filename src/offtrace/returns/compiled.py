@@ -10,7 +10,7 @@ from numba.extending import overload
 from numpy import float64, int64, uint64
 
 from offtrace.kernels import jit
-from offtrace.returns.lanes import PI_A, Q_A, VALUE, C, carry, dots
+from offtrace.returns.lanes import PI_A, Q_A, VALUE, C, carry, dots, totals
 from offtrace.traces import (
     RBIS,
     ImportanceSampling,
@@ -146,26 +146,17 @@ def _crosses(reset, mask, discount, batch, at, rows):
     return False
 
 
-@jit(fastmath={"reassoc", "contract", "nsz"})
-def _off_by(pi, t, b, rows, out):
-    """How far rows of π are from distributions: |Σ π − 1| + Σ |π| − Σ π; NaN stays NaN."""
-    t, b = uint64(t), uint64(b)
-    for j in range(uint64(rows)):
-        total = pi.dtype.type(0)
-        absolute = pi.dtype.type(0)
-        for i in range(uint64(pi.shape[2])):
-            total += pi[t, b + j, i]
-            absolute += abs(pi[t, b + j, i])
-        out[j] = abs(total - 1) + (absolute - total)
-
-
 @jit()
 def _distributions(pi, t, b, at, rows, discount, mask, batch, tolerance, scratch):
     """Whether the rows of π that are read, as a step's own or as a successor, are distributions."""
-    _off_by(pi, t, b, rows, scratch)
-    for j in range(rows):
-        if not scratch[j] <= tolerance:
-            i = at + j
+    totals(pi, t, b, rows, scratch)
+    off = 0
+    for j in range(uint64(rows)):
+        off += 0 if abs(scratch[j] - 1) <= tolerance else 1
+    if off == 0:
+        return True
+    for i in range(at, at + rows):
+        if not abs(scratch[i - at] - 1) <= tolerance:
             own = i < discount.size and _real(mask, i)
             if own or (i >= batch and _real(mask, i - batch) and discount.flat[i - batch] != 0):
                 return False

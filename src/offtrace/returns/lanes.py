@@ -1,4 +1,4 @@
-"""The two inner loops of all targets, written out in vector instructions.
+"""The inner loops of all targets, written out in vector instructions.
 
 LLVM makes its own vector code for hundreds of numbers: it goes one by one through most of 6 or 18 actions, and each
 time it is entered it first asks which arrays overlap. Written out for eight lanes, with a mask for those left over, a
@@ -8,6 +8,7 @@ row of 6 actions takes 0.9 ns instead of 2.5, and a step of a few windows costs 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -99,44 +100,67 @@ class Writer:
         return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, takes), name)
 
 
-# -- Σ_a π(a|x) Q(x, a) --------------------------------------------------------------------------------------
+# -- Σ_a π(a|x) Q(x, a) and Σ_a π(a|x) -------------------------------------------------------------------------
+
+
+def _write_sums(context: Any, builder: Any, kinds: Any, given: Any, term: Callable[..., Any], count: int) -> None:
+    """out[j] = Σ_i term(x[t, b+j, i], …) for j < rows, from `count` arrays x, then t, b, rows and out."""
+    writer, pointer = Writer(context, builder, kinds[0].dtype), ir.IntType(8).as_pointer()
+    t, b, rows = given[count : count + 3]
+    inputs = []
+    for kind, value in zip(kinds[:count], given[:count], strict=True):
+        array = writer.array(kind, value)
+        start = cgutils.get_item_pointer(context, builder, kind, array, [t, b, WHOLE(0)], wraparound=False)
+        inputs.append((builder.bitcast(start, pointer), cgutils.unpack_tuple(builder, array.strides)[1]))
+        actions = cgutils.unpack_tuple(builder, array.shape)[2]
+    sums = writer.array(kinds[-1], given[-1]).data
+    full = builder.and_(actions, WHOLE(-LANES))
+    used = writer.below(builder.sub(actions, full))
+    total = cgutils.alloca_once(builder, ir.VectorType(writer.number, LANES))
+    with cgutils.for_range(builder, rows) as loop:
+        starts = [builder.gep(start, [builder.mul(loop.index, stride)]) for start, stride in inputs]
+        starts = [builder.bitcast(start, writer.number.as_pointer()) for start in starts]
+        builder.store(term(*(writer.load(start, full, used) for start in starts)), total)
+        with cgutils.for_range_slice(builder, WHOLE(0), full, WHOLE(LANES), inc=True) as (i, _):
+            more = term(*(writer.load(start, i) for start in starts))
+            builder.store(builder.fadd(builder.load(total), more, flags=ANY_ORDER), total)
+        builder.store(writer.total(builder.load(total)), builder.gep(sums, [loop.index]))
 
 
 def _write_dots(typing: Any, q: Any, pi: Any, t: Any, b: Any, rows: Any, out: Any) -> Any:
-    def write(context: Any, builder: Any, _: Any, given: Any) -> Any:
-        writer, pointer = Writer(context, builder, q.dtype), ir.IntType(8).as_pointer()
-        inputs = []
-        for kind, value in ((q, given[0]), (pi, given[1])):
-            array, place = writer.array(kind, value), [given[2], given[3], WHOLE(0)]
-            start = cgutils.get_item_pointer(context, builder, kind, array, place, wraparound=False)
-            inputs.append((builder.bitcast(start, pointer), cgutils.unpack_tuple(builder, array.strides)[1]))
-            actions = cgutils.unpack_tuple(builder, array.shape)[2]
-        sums = writer.array(out, given[5]).data
-        full = builder.and_(actions, WHOLE(-LANES))
-        used = writer.below(builder.sub(actions, full))
-        total = cgutils.alloca_once(builder, ir.VectorType(writer.number, LANES))
-        with cgutils.for_range(builder, given[4]) as loop:
-            starts = [builder.gep(start, [builder.mul(loop.index, stride)]) for start, stride in inputs]
-            starts = [builder.bitcast(start, writer.number.as_pointer()) for start in starts]
-            x, y = (writer.load(start, full, used) for start in starts)
-            builder.store(builder.fmul(x, y, flags=ANY_ORDER), total)
-            with cgutils.for_range_slice(builder, WHOLE(0), full, WHOLE(LANES), inc=True) as (i, _):
-                x, y = (writer.load(start, i) for start in starts)
-                more = builder.fmul(x, y, flags=ANY_ORDER)
-                builder.store(builder.fadd(builder.load(total), more, flags=ANY_ORDER), total)
-            builder.store(writer.total(builder.load(total)), builder.gep(sums, [loop.index]))
+    def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        _write_sums(context, builder, signature.args, given, lambda x, y: builder.fmul(x, y, flags=ANY_ORDER), 2)
         return context.get_dummy_value()
 
     return types.void(q, pi, t, b, rows, out), write
 
 
+def _write_totals(typing: Any, pi: Any, t: Any, b: Any, rows: Any, out: Any) -> Any:
+    def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        def term(x: Any) -> Any:
+            zeros, lost = (ir.Constant(x.type, [number] * LANES) for number in (0.0, float("-inf")))
+            return builder.select(builder.fcmp_ordered("<", x, zeros), lost, x)
+
+        _write_sums(context, builder, signature.args, given, term, 1)
+        return context.get_dummy_value()
+
+    return types.void(pi, t, b, rows, out), write
+
+
 _dots: Any = intrinsic(_write_dots)
+_totals: Any = intrinsic(_write_totals)
 
 
 @jit()
 def dots_in_lanes(q: Any, pi: Any, t: int, b: int, rows: int, out: Any) -> None:
     """See `dots`; the actions of a row have to lie side by side."""
     _dots(q, pi, t, b, rows, out)
+
+
+@jit()
+def totals_in_lanes(pi: Any, t: int, b: int, rows: int, out: Any) -> None:
+    """See `totals`; the actions of a row have to lie side by side."""
+    _totals(pi, t, b, rows, out)
 
 
 @jit(fastmath=set(ANY_ORDER))
@@ -149,12 +173,27 @@ def dots_one_by_one(q: Any, pi: Any, t: int, b: int, rows: int, out: Any) -> Non
         out[j] = total
 
 
-dots = dots_in_lanes if binding.get_host_cpu_features().get("avx2") else dots_one_by_one
+@jit()
+def totals_one_by_one(pi: Any, t: int, b: int, rows: int, out: Any) -> None:
+    """See `totals`."""
+    for j in range(rows):
+        total = pi.dtype.type(0)
+        for i in range(pi.shape[2]):
+            total += pi[t, b + j, i] if not pi[t, b + j, i] < 0 else -np.inf
+        out[j] = total
+
+
+MASKS = binding.get_host_cpu_features().get("avx2", False)
+"""A processor without masked loads goes one by one."""
+
+dots = dots_in_lanes if MASKS else dots_one_by_one
 """dots(q, pi, t, b, rows, out): out[j] = Σ_i π[t, b+j, i] Q[t, b+j, i] for j < rows, all of one dtype.
 
-j may run on beyond the batch into the next step, where the rows of one follow those of the other in memory. A
-processor without masked loads goes one by one.
+j may run on beyond the batch into the next step, where the rows of one follow those of the other in memory.
 """
+
+totals = totals_in_lanes if MASKS else totals_one_by_one
+"""totals(pi, t, b, rows, out): out[j] = Σ_i π[t, b+j, i], and −∞ or NaN if one of them is negative."""
 
 
 # -- target_t = r_t + discount_t w_{t+1} and w_t = E_π Q(x_t, ·) + λ c_t (target_t − Q(x_t, a_t)) -----------------
