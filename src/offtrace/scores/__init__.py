@@ -2,6 +2,7 @@
 
 from offtrace.scores.claims import Claim, claims
 from offtrace.scores.comparison import LEVEL, Averages, Comparison, Key, Statistics, Table, published_comparison
+from offtrace.scores.estimates import iqm, mean, median, optimality_gap
 from offtrace.scores.inter_algorithm import (
     StepPoints,
     average_scores,
@@ -10,25 +11,18 @@ from offtrace.scores.inter_algorithm import (
     score_distribution,
     times_best,
 )
-from offtrace.scores.published import AveragesByLambda, FinalScores, published_table_2, published_table_3
-from offtrace.scores.statistics import (
+from offtrace.scores.intervals import (
     Interval,
     Profile,
-    RunScore,
-    area_under_curve,
     interval,
-    iqm,
-    mean,
-    median,
-    normalised,
-    optimality_gap,
     paired_difference,
     performance_profile,
     probability_of_improvement,
-    run_score,
     stratified_bootstrap,
     verdict,
 )
+from offtrace.scores.published import AveragesByLambda, FinalScores, published_table_2, published_table_3
+from offtrace.scores.runs import RunScore, area_under_curve, normalised, run_score
 
 __all__ = [
     "LEVEL",

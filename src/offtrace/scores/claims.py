@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.scores.comparison import LEVEL, Array, Comparison, Scale, Stretch
-from offtrace.scores.statistics import Interval, Verdict
+from offtrace.scores.intervals import Interval, Verdict
 
 Averages = Mapping[str, Array]
 """By algorithm, (…, λ); the baseline is `dqn` and the Q-baseline's algorithm `q`, whatever they are called."""

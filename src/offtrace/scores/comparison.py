@@ -20,16 +20,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from offtrace.scores.estimates import iqm, mean, optimality_gap
+from offtrace.scores.intervals import Interval, interval, probability_of_improvement
 from offtrace.scores.published import AveragesByLambda, published_table_2, published_table_3
-from offtrace.scores.statistics import (
-    Interval,
-    interval,
-    iqm,
-    mean,
-    normalised,
-    optimality_gap,
-    probability_of_improvement,
-)
+from offtrace.scores.runs import normalised
 
 Array = NDArray[np.float64]
 Stretch = Literal["final", "early", "area"]
