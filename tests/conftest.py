@@ -12,7 +12,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for other processes and for the next run of the tests. Whoever sets these variables is not overruled.
     """
     chosen = {
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
         "JAX_COMPILATION_CACHE_DIR": str(config.rootpath / ".pytest_cache" / "compiled"),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(2 << 30),  # with a limit it is used under a lock
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,6 +1,7 @@
 """Gradients in JAX and PyTorch against finite differences of NumPy's result, which no automatic rule has touched."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import torch
 
 import offtrace as ot
 from offtrace.returns import reference
+from offtrace.returns.jax import _as_tree
 
 STEP = 1e-6
 # A central difference of numbers under 100 is off by 100 · EPS / STEP ≈ 2e-8 in rounding and by f‴ STEP² < 1e-9
@@ -45,27 +47,61 @@ def finite_differences(function, arguments: dict[str, np.ndarray]) -> dict[str, 
     return jacobians
 
 
-def jacobians_of(library: str, function, arguments: dict[str, np.ndarray], mode: str = "reverse") -> dict:
-    """The same, by the library's own rules."""
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def in_jax(rule, function, given: dict, rest: dict) -> dict:
+    """One program for each rule, function and set of shapes, however many tests ask for it."""
+    return rule(lambda given: function(**given, **rest))(given)
+
+
+def grad_of_sum(function):
+    return jax.grad(lambda given: function(given).sum())
+
+
+RULES = {"reverse": jax.jacrev, "forward": jax.jacfwd}
+NOTHING: dict[str, np.ndarray] = {}
+
+
+def jacobians_of(
+    library: str,
+    function,
+    arguments: dict[str, np.ndarray],
+    mode: str = "reverse",
+    rest: dict[str, np.ndarray] = NOTHING,
+) -> dict:
+    """The same, by the library's own rules; `rest` is given to the function, too."""
     if library == "jax":
-        jacobian = {"reverse": jax.jacrev, "forward": jax.jacfwd}[mode]
-        found = jacobian(lambda given: function(**given))({k: jnp.asarray(v) for k, v in arguments.items()})
-        return {name: np.asarray(value) for name, value in found.items()}
-    given = tuple(torch.tensor(value) for value in arguments.values())
+        return {name: np.asarray(value) for name, value in in_jax(RULES[mode], function, arguments, rest).items()}
+    given, own = tuple(torch.tensor(value) for value in arguments.values()), tensors(rest)
     found = torch.autograd.functional.jacobian(
-        lambda *values: function(**dict(zip(arguments, values, strict=True))), given
+        lambda *values: function(**dict(zip(arguments, values, strict=True)), **own), given
     )
     return {name: value.numpy() for name, value in zip(arguments, found, strict=True)}
 
 
-def gradients(library: str, function, arguments: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def gradients(
+    library: str, function, arguments: dict[str, np.ndarray], rest: dict[str, np.ndarray] = NOTHING
+) -> dict[str, np.ndarray]:
     """The gradient of the sum of the output, with zeros for what it does not depend on."""
     if library == "jax":
-        found = jax.grad(lambda given: function(**given).sum())({k: jnp.asarray(v) for k, v in arguments.items()})
-        return {name: np.asarray(value) for name, value in found.items()}
+        return {name: np.asarray(value) for name, value in in_jax(grad_of_sum, function, arguments, rest).items()}
     given = {name: torch.tensor(value, requires_grad=True) for name, value in arguments.items()}
-    function(**given).sum().backward()
+    function(**given, **tensors(rest)).sum().backward()
     return {k: np.zeros(v.shape) if v.grad is None else v.grad.numpy() for k, v in given.items()}
+
+
+def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(value) for name, value in arrays.items()}
+
+
+@functools.cache
+def targets_of(cls: type[ot.Trace], lambda_: float | None = 0.8, **options: bool):
+    """`ot.targets` with its gradient, as a function of the arrays; also of λ, where it is None here."""
+
+    def targets(**values):
+        trace = cls(values.pop("lambda_") if lambda_ is None else lambda_)
+        return ot.targets(**values, trace=trace, stop_gradient=False, **options)
+
+    return targets
 
 
 def assert_same(got: dict, want: dict) -> None:
@@ -91,18 +127,14 @@ MASK = np.array([[True, True], [True, False], [True, True], [True, True], [False
 ENDS = {"no ends": {}, "reset": {"reset": RESET}, "mask": {"mask": MASK}, "both": {"reset": RESET, "mask": MASK}}
 
 
-def ends_of(library: str, ends: dict[str, np.ndarray]) -> dict:
-    make = jnp.asarray if library == "jax" else torch.tensor
-    return {name: make(value) for name, value in ends.items()}
+def unchecked_corrections(**given):
+    """Without the checks, because a difference around discount = 0 has a negative one."""
+    return ot.corrections(**given, validate=False)
 
 
 def check_corrections(library: str, mode: str, window: dict[str, np.ndarray], ends: dict[str, np.ndarray]) -> None:
-    # without the checks, because a difference around discount = 0 has a negative one
     wanted = finite_differences(lambda **given: reference.corrections(**given, **ends), window)
-    own = ends_of(library, ends)
-    assert_same(
-        jacobians_of(library, lambda **given: ot.corrections(**given, **own, validate=False), window, mode), wanted
-    )
+    assert_same(jacobians_of(library, unchecked_corrections, window, mode, ends), wanted)
 
 
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
@@ -113,7 +145,7 @@ def test_corrections_are_differentiable_in_everything(library, mode, ends):
 
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
 def test_corrections_pass_torchs_own_gradcheck(ends):
-    own = ends_of("torch", ends)
+    own = tensors(ends)
     window = steps()
     window["discount"][1, 0] = window["c"][3, 1] = 0
 
@@ -150,19 +182,24 @@ def test_a_window_without_steps_has_empty_gradients(library, shape):
         assert value.shape == shape
 
 
-def test_a_long_window_in_jax_goes_through_the_tree():
-    """From 4096 rows on the CPU folds as a tree, too: against the sequential fold of torch."""
-    window = steps(shape=(5000,))
+def test_the_tree_of_long_windows_has_the_gradients_of_the_fold_step_by_step():
+    """From 4096 rows on the CPU folds as a tree; its gradient takes long to compile there, so it is taken of 37 rows,
+    which are odd in number at three of the tree's levels: against the sequential fold of torch."""
+    window = steps(shape=(37,))
     window["c"] = window["c"].clip(max=1)
-    weights = np.random.default_rng(1).normal(size=5000)
-    by_jax = jax.grad(lambda given: (weights * ot.corrections(**given)).sum())(
-        {name: jnp.asarray(value) for name, value in window.items()}
-    )
+    window["discount"][11] = window["c"][23] = 0
+    weights = np.random.default_rng(1).normal(size=37)
+
+    def by_tree(q_a, expected_q, r, discount, c):
+        ahead = discount * jnp.append(c[1:], 0)
+        return (weights * _as_tree(ahead, r + discount * expected_q - q_a)).sum()
+
+    by_jax = jax.jit(jax.grad(by_tree, argnums=range(5)))(*(window[name] for name in STEPS))
     given = {name: torch.tensor(value, requires_grad=True) for name, value in window.items()}
     (torch.tensor(weights) * ot.corrections(**given)).sum().backward()
-    for name in STEPS:
+    for name, gradient in zip(STEPS, by_jax, strict=True):
         # effective memory of about 20 steps, sums of size ≤ 100: 1e-12 leaves 50 roundings
-        np.testing.assert_allclose(by_jax[name], given[name].grad, rtol=1e-10, atol=1e-11)
+        np.testing.assert_allclose(gradient, given[name].grad, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -176,9 +213,7 @@ def test_nothing_that_is_not_read_reaches_a_gradient(library):
         value[~MASK] = 0
     window["c"][0] = window["c"][RESET] = np.nan
     window["expected_q"][3, 1] = np.nan
-    own = ends_of(library, ENDS["both"])
-    got = gradients(library, lambda **given: ot.corrections(**given, **own), window)
-    want = gradients(library, lambda **given: ot.corrections(**given, **own), clean)
+    got, want = (gradients(library, ot.corrections, given, ENDS["both"]) for given in (window, clean))
     for name in STEPS:
         assert np.isfinite(got[name]).all(), name
         np.testing.assert_array_equal(got[name][~MASK], 0)
@@ -242,14 +277,9 @@ def test_targets_are_differentiable_where_asked_for(library, mode, cls, ends):
     given = window()
     assert_away_from_corners(given, 0.8)
     rest = {"a": given.pop("a")} | {name: value[:4] for name, value in ENDS[ends].items()}
-    arguments = given | {"lambda_": np.array(0.8)}
-
-    def targets(**values):
-        lambda_ = values.pop("lambda_")
-        own = rest if isinstance(lambda_, np.ndarray) else ends_of(library, rest)
-        return ot.targets(**values, **own, trace=cls(lambda_), validate=False, stop_gradient=False)
-
-    assert_same(jacobians_of(library, targets, arguments, mode), finite_differences(targets, arguments))
+    arguments, targets = given | {"lambda_": np.array(0.8)}, targets_of(cls, None, validate=False)
+    wanted = finite_differences(lambda **values: targets(**values, **rest), arguments)
+    assert_same(jacobians_of(library, targets, arguments, mode, rest), wanted)
 
 
 @pytest.mark.parametrize("cls", FIVE)
@@ -270,15 +300,10 @@ def test_targets_pass_torchs_own_gradcheck(cls):
 @pytest.mark.parametrize("cls", FIVE)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_one_lambda_per_step_has_one_gradient_per_step(library, cls):
-    given = window()
-    own = {k: (jnp.asarray if library == "jax" else torch.tensor)(v) for k, v in given.items()}
+    given, targets = window(), targets_of(cls, None, validate=False)
     lambdas = {"lambda_": np.array([0.3, 0.8, 0.6, 0.9])}
-
-    def targets(values, lambda_):
-        return ot.targets(**values, trace=cls(lambda_), validate=False, stop_gradient=False)
-
-    got = jacobians_of(library, lambda lambda_: targets(own, lambda_), lambdas)
-    assert_same(got, finite_differences(lambda lambda_: targets(given, lambda_), lambdas))
+    got = jacobians_of(library, targets, lambdas, rest=given)
+    assert_same(got, finite_differences(functools.partial(targets, **given), lambdas))
     np.testing.assert_array_equal(got["lambda_"][..., 0], 0)  # λ_0 is never read
 
 
@@ -286,15 +311,10 @@ def test_one_lambda_per_step_has_one_gradient_per_step(library, cls):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_gradient_in_lambda_where_lambda_is_zero(library, cls):
     """The slope there is γ · (c_1/λ) · δ_1 and so on; a learnt λ that gets 0 for it never leaves 0."""
-    given = window()
-    own = {k: (jnp.asarray if library == "jax" else torch.tensor)(v) for k, v in given.items()}
-
-    def total(values, lambda_):
-        return ot.targets(**values, trace=cls(lambda_), stop_gradient=False).sum()
-
-    got = gradients(library, lambda lambda_: total(own, lambda_), {"lambda_": np.array(0.0)})["lambda_"]
+    given, targets = window(), targets_of(cls, None)
+    got = gradients(library, targets, {"lambda_": np.array(0.0)}, given)["lambda_"]
     # one-sided, because λ ≥ 0: the error is f″ STEP / 2
-    want = (total(given, STEP) - total(given, 0.0)) / STEP
+    want = (targets(**given, lambda_=STEP).sum() - targets(**given, lambda_=0.0).sum()) / STEP
     np.testing.assert_allclose(got, want, rtol=0, atol=100 * STEP)
 
 
@@ -306,16 +326,13 @@ def test_the_gradient_in_pi_of_an_action_that_pi_never_takes(library, cls):
     pi_a = np.full((n, 2), 0.5)
     pi_a[1, 0] = pi_a[2, 1] = 0
     rest = {name: given[name] for name in ("q", "a", "r", "discount", "pi", "mu_a")}
-    own = {k: (jnp.asarray if library == "jax" else torch.tensor)(v) for k, v in rest.items()}
-
-    def total(values, pi_a):
-        return ot.targets(**values, pi_a=pi_a, trace=cls(0.8), validate=False, stop_gradient=False).sum()
-
-    got = gradients(library, lambda pi_a: total(own, pi_a), {"pi_a": pi_a})["pi_a"]
+    targets = targets_of(cls, validate=False)
+    got = gradients(library, targets, {"pi_a": pi_a}, rest)["pi_a"]
     for place in ((1, 0), (2, 1)):
         moved = pi_a.copy()
         moved[place] = STEP
-        want = (total(rest, moved) - total(rest, pi_a)) / STEP  # linear in each π(a_t|x_t) below μ
+        # linear in each π(a_t|x_t) below μ
+        want = (targets(**rest, pi_a=moved).sum() - targets(**rest, pi_a=pi_a).sum()) / STEP
         np.testing.assert_allclose(got[place], want, **CLOSE)
 
 
@@ -327,13 +344,9 @@ def test_the_gradient_in_pi_where_pi_is_zero_and_q_is_a_number(library):
     pi = given["pi"]
     np.put_along_axis(pi[:-1], (given["a"][..., None] + 1) % 3, 0, -1)  # not the action taken
     pi /= pi.sum(-1, keepdims=True)
-    own = {k: (jnp.asarray if library == "jax" else torch.tensor)(v) for k, v in rest.items()}
-
-    def targets(values, pi):
-        return ot.targets(**values, pi=pi, trace=ot.Retrace(0.8), validate=False, stop_gradient=False)
-
-    got = jacobians_of(library, lambda pi: targets(own, pi), {"pi": pi})
-    assert_same(got, finite_differences(lambda pi: targets(rest, pi), {"pi": pi}))
+    targets = targets_of(ot.Retrace, validate=False)
+    got = jacobians_of(library, targets, {"pi": pi}, rest=rest)
+    assert_same(got, finite_differences(functools.partial(targets, **rest), {"pi": pi}))
 
 
 # --- targets are constants, unless asked --------------------------------------------------------------------
@@ -347,7 +360,8 @@ def test_jax_targets_stop_the_gradient(cls):
     def total(given, trace):
         return ot.targets(**given, a=a, trace=trace).sum()
 
-    found = jax.grad(total, argnums=(0, 1))(given, cls(0.8) if cls.__match_args__ == ("lambda_",) else floats_of(cls))
+    trace = cls(0.8) if cls.__match_args__ == ("lambda_",) else floats_of(cls)
+    found = jax.jit(jax.grad(total, argnums=(0, 1)))(given, trace)
     for leaf in jax.tree_util.tree_leaves(found):
         np.testing.assert_array_equal(np.asarray(leaf), 0)
 
@@ -400,17 +414,12 @@ def test_illegal_actions_give_no_nan_gradients(library, cls):
     given["pi"] /= given["pi"].sum(-1, keepdims=True)
     # one column has −inf there, the other NaN
     given["q"] = np.where(legal, given["q"], np.array([-np.inf, np.nan])[None, :, None])
-    own = ends_of(library, rest)
-
-    def targets(**values):
-        return ot.targets(**values, **own, trace=cls(0.8), stop_gradient=False)
-
-    got = gradients(library, targets, given)
+    got = gradients(library, targets_of(cls), given, rest)
     for name, value in got.items():
         assert np.isfinite(value).all(), name
     np.testing.assert_array_equal(got["q"][~legal], 0)
     # and the others are those of the same window with a harmless number there (that is not the greedy one)
-    lowest = gradients(library, targets, given | {"q": np.where(legal, given["q"], -100.0)})
+    lowest = gradients(library, targets_of(cls), given | {"q": np.where(legal, given["q"], -100.0)}, rest)
     for name in ("r", "discount", "mu_a"):
         np.testing.assert_allclose(got[name], lowest[name], **CLOSE)
     np.testing.assert_allclose(got["q"][legal], lowest["q"][legal], **CLOSE)
@@ -425,8 +434,7 @@ def test_actions_that_pi_never_takes_give_no_nan_gradients(library, cls):
     for t, b in ((0, 0), (1, 0), (2, 1), (3, 1)):
         pi[t, b, rest["a"][t, b]] = 0
     pi /= pi.sum(-1, keepdims=True)
-    own = ends_of(library, rest)
-    got = gradients(library, lambda **values: ot.targets(**values, **own, trace=cls(0.8), stop_gradient=False), given)
+    got = gradients(library, targets_of(cls), given, rest)
     for name, value in got.items():
         assert np.isfinite(value).all(), name
 
@@ -445,8 +453,7 @@ def test_rows_that_are_not_read_give_no_nan_and_get_no_gradient(library, cls, ga
         given["discount"][3, 0], unread[4, 0] = 0, True
     for name in FLOATS:
         given[name][unread[: len(given[name])]] = np.nan
-    own = ends_of(library, rest)
-    got = gradients(library, lambda **values: ot.targets(**values, **own, trace=cls(0.8), stop_gradient=False), given)
+    got = gradients(library, targets_of(cls), given, rest)
     for name in FLOATS:
         np.testing.assert_array_equal(got[name][unread[: len(given[name])]], 0, err_msg=name)
         assert np.isfinite(got[name]).all(), f"{name}: {got[name]}"
@@ -472,13 +479,19 @@ def test_vmap_over_lambda(cls):
     np.testing.assert_allclose(got, one_after_the_other(cls, window()), **SAME)
 
 
-@pytest.mark.parametrize("cls", ot.TRACES.values())
-def test_vmap_over_a_trace_inside_jit(cls):
-    given = {name: jnp.asarray(value) for name, value in window().items()}
-    trace = jax.tree_util.tree_map(lambda leaf: jnp.full(3, leaf), cls(0.0))
-    trace = dataclasses.replace(trace, lambda_=jnp.asarray(LAMBDA_VALUES))
-    got = jax.jit(jax.vmap(lambda trace, given: ot.targets(**given, trace=trace), (0, None)))(trace, given)
-    np.testing.assert_allclose(got, one_after_the_other(cls, window()), **SAME)
+def test_vmap_over_a_trace_inside_jit():
+    """All traces in one program, which is compiled much faster than one by one."""
+    traces = {}
+    for name, cls in ot.TRACES.items():
+        trace = jax.tree_util.tree_map(lambda leaf: np.full(3, leaf), cls(0.0))
+        traces[name] = dataclasses.replace(trace, lambda_=LAMBDA_VALUES)
+
+    def every(traces, given):
+        return {name: ot.targets(**given, trace=trace) for name, trace in traces.items()}
+
+    got = jax.jit(jax.vmap(every, (0, None)))(traces, window())
+    for name, cls in ot.TRACES.items():
+        np.testing.assert_allclose(got[name], one_after_the_other(cls, window()), **SAME, err_msg=name)
 
 
 @pytest.mark.parametrize("arrays", ["jax", "numpy"])
@@ -496,7 +509,7 @@ def test_grad_in_a_trace_is_a_trace(cls):
     def total(trace):
         return ot.targets(**given, trace=trace, stop_gradient=False).sum()
 
-    got = jax.grad(total)(cls(0.8))
+    got = jax.jit(jax.grad(total))(cls(0.8))
     assert type(got) is cls
     want = finite_differences(
         lambda lambda_: ot.targets(**window(), trace=cls(lambda_)).sum(), {"lambda_": np.array(0.8)}
@@ -507,12 +520,14 @@ def test_grad_in_a_trace_is_a_trace(cls):
 @pytest.mark.parametrize("cls", FIVE)
 def test_vmap_of_grad_in_lambda(cls):
     given = {name: jnp.asarray(value) for name, value in window().items()}
-    values = jnp.array([0.2, 0.5, 0.8])
+    values = np.array([0.2, 0.5, 0.8])
 
-    def total(lambda_):
+    def total(lambda_, given=given):
         return ot.targets(**given, trace=cls(lambda_), stop_gradient=False).sum()
 
-    np.testing.assert_allclose(jax.vmap(jax.grad(total))(values), [jax.grad(total)(x) for x in values], **SAME)
+    got = jax.jit(jax.vmap(jax.grad(total)))(values)
+    want = finite_differences(lambda lambdas: np.array([total(x, window()) for x in lambdas]), {"lambdas": values})
+    np.testing.assert_allclose(got, want["lambdas"].diagonal(), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", [list, np.array])
@@ -551,6 +566,6 @@ def test_the_sisters_stop_the_gradient_unless_asked(name: str, stops: bool) -> N
 def test_vtrace_with_a_traced_lambda() -> None:
     steps = np.full(3, 0.5)
     given = {"v": np.ones(4), "r": np.ones(3), "discount": steps, "pi_a": steps, "mu_a": steps}
-    mapped = jax.vmap(lambda lam: ot.vtrace_targets(**given, lambda_=lam))(jnp.array([0.0, 0.5]))
+    mapped = jax.jit(jax.vmap(lambda lam: ot.vtrace_targets(**given, lambda_=lam)))(jnp.array([0.0, 0.5]))
     for got, lam in zip(mapped, (0.0, 0.5), strict=True):
         np.testing.assert_allclose(got, ot.vtrace_targets(**given, lambda_=lam), rtol=1e-6)

@@ -10,21 +10,14 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
-def output_of(example: Path) -> str:
-    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_runs(example: Path) -> None:
+    """The one in PyTorch also learns: V^π on its ring is known in closed form, and the error ends under 0.02."""
     assert len(example.read_text(encoding="utf-8").splitlines()) < 80
-    assert output_of(example).strip()
-
-
-def test_the_torch_example_learns() -> None:
-    """V^π on the ring is known in closed form: the error ends under 0.02."""
-    text = output_of(EXAMPLES[2])
-    found = re.search(r"(\d\.\d+) of", text)
-    assert found is not None
-    assert float(found[1]) < 0.02
+    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    if example.stem == "03_train_in_torch":
+        found = re.search(r"(\d\.\d+) of", done.stdout)
+        assert found is not None
+        assert float(found[1]) < 0.02

@@ -24,6 +24,8 @@ from offtrace.report.page import Cell, Grid, Section
 from offtrace.scores import Comparison, Key
 
 FEW = {"lambdas": (0.5, 1.0), "seeds": (0, 1, 2)}
+NO_FIGURES = ("--formats",)
+"""None of the formats: for tests of what the page says."""
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def test_two_sweeps_are_one_report(results: Path, tmp_path: Path, capsys: pytest
     """A game and seeds from another file; a run that is in both counts once."""
     more = made_up.specs(("made/alpha", "made/delta"), lambdas=(0.5, 1.0), seeds=(2, 3))
     other = made_up.store(tmp_path / "more.sqlite", more, made={**made_up.MADE, "machine": "another desk"})
-    assert called(results, other, "--output", tmp_path / "report", "--formats", "svg") == 0
+    assert called(results, other, "--output", tmp_path / "report", *NO_FIGURES) == 0
     assert capsys.readouterr().err == ""
     text = in_words(tmp_path / "report" / "index.html")
     assert "3 games (made/alpha, made/beta and made/delta)" in text
@@ -170,7 +172,7 @@ def test_sweeps_that_contradict_each_other_are_told_of(results: Path, tmp_path: 
         store.claim(run_id, "me")
         store.write(run_id, made_up.reports(spec, ticks=7))
         store.finish(run_id, [1.0])
-    assert called(results, tmp_path / "other.sqlite", "--output", tmp_path / "report", "--formats", "svg") == 0
+    assert called(results, tmp_path / "other.sqlite", "--output", tmp_path / "report", *NO_FIGURES) == 0
     assert "has other results" in capsys.readouterr().err
 
 
@@ -185,8 +187,9 @@ with Store(Path(sys.argv[1])) as store:
     for i, (run_id, spec) in enumerate(zip(store.register(wanted, made_up.MADE), wanted)):
         store.claim(run_id, "the sweep")
         reports = made_up.reports(spec)
-        for report in reports:
-            store.write(run_id, [report])
+        for written in ([reports] if i < 15 else [[report] for report in reports]):
+            store.write(run_id, written)
+            report = written[-1]
             if i == 15 and report.tick == 10:
                 print("under way", flush=True)
             if i > 15 or (i == 15 and report.tick >= 10):
@@ -205,7 +208,7 @@ def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFix
         assert sweep.stdin
         assert sweep.stdout
         assert sweep.stdout.readline() == "under way\n"
-        assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
+        assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
         assert "15 of 28 runs are done, 13 not done yet." in capsys.readouterr().out
         text = in_words(tmp_path / "report" / "index.html")
         assert "The sweep still runs, or was stopped: 15 of 28 runs are in, and 1 is begun and not finished." in text
@@ -216,7 +219,7 @@ def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFix
         while sum(run.status == "done" for run in read([path])) < 17:
             assert time.monotonic() < end
             time.sleep(0.1)
-        assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
+        assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
         assert "15 of 28 runs are in" not in in_words(tmp_path / "report" / "index.html")
     finally:
         sweep.communicate(timeout=30)
@@ -240,7 +243,7 @@ def test_only_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_runs_that_were_never_begun(tmp_path: Path) -> None:
     wanted = made_up.specs(("made/alpha",), seeds=(0,))
     path = made_up.store(tmp_path / "results.sqlite", wanted, unfinished=range(len(wanted)))
-    assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
+    assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
     text = in_words(tmp_path / "report" / "index.html")
     assert "The sweep is not finished: 0 of 7 runs are in. Run it again to go on." in text
 
@@ -297,8 +300,9 @@ def test_hostile_names_stay_data(tmp_path: Path) -> None:
         assert tags <= {"svg", "g", "path", "text", "tspan", "rect", "line", "defs", "clipPath"}
 
 
-def test_a_report_again_replaces_and_takes_away_only_its_own(results: Path, tmp_path: Path) -> None:
-    found = studies(read([results]))
+def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> None:
+    wanted = made_up.specs(("made/alpha",), traces=("retrace", "dqn"), seeds=(0, 1))
+    found = studies(read([made_up.store(tmp_path / "results.sqlite", wanted)]))
     extra = Section("Extra", ["words"], charts={"extra": room.charts_of([_first_charts(found)])["made_by-lambda"]})
     room.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
     (tmp_path / "figures" / "mine.svg").write_text("mine")

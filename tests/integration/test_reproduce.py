@@ -27,8 +27,11 @@ main(sys.argv[1:])
 EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb", "JAX_PLATFORMS": "cpu"}
 
 
-def started(cwd: Path, *arguments: str, num_steps: int = 1_200) -> subprocess.Popen[str]:
-    code = SMALL.replace("NUM_STEPS", str(num_steps))
+NO_PAGE = "from offtrace import reproduce; reproduce._write_page = lambda *_: None"
+
+
+def started(cwd: Path, *arguments: str, num_steps: int = 1_200, first: str = "") -> subprocess.Popen[str]:
+    code = first + SMALL.replace("NUM_STEPS", str(num_steps))
     command = [sys.executable, "-c", code, "reproduce", "--jobs", "0", *arguments]
     return subprocess.Popen(command, cwd=cwd, env=EIGHTY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -70,7 +73,7 @@ def test_what_is_there_is_not_run_again(reproduced: tuple[Path, str, str]) -> No
     output, _, _ = reproduced
     before = ended(output)
     assert len(before) == 3 * 2 * 2 + 2  # three traces, two λ, two seeds; DQN
-    process = started(output.parent, "--output", output.name)
+    process = started(output.parent, "--output", output.name, first=NO_PAGE)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert ended(output) == before

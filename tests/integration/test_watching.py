@@ -94,7 +94,7 @@ def test_how_an_episode_ends_otherwise(max_steps: int, ended: str, number: int) 
 def test_the_seed_decides() -> None:
     def seen(seed: int, epsilon: float) -> list[tuple]:
         player = policy("pocket/catch", lambda x: np.array([[0.0, 1.0, 0.0]]))
-        frames = play(player, seed=seed, epsilon=epsilon, max_steps=20, num_episodes=5)
+        frames = play(player, seed=seed, epsilon=epsilon, max_steps=20, num_episodes=3)
         return [(frame.action, frame.picture.tobytes()) for frame in frames]
 
     assert seen(3, 0.5) == seen(3, 0.5)
@@ -277,15 +277,15 @@ def test_a_gif_of_many_colours_is_close(tmp_path: Path) -> None:
             assert off.mean() < 20
 
 
-def test_twenty_seconds_of_cart_and_pole_are_small(tmp_path: Path) -> None:
+def test_five_seconds_of_cart_and_pole_are_small(tmp_path: Path) -> None:
     def q(x: np.ndarray) -> np.ndarray:
         right = x[0] @ np.array([0.02, 0.1, 1.0, 0.3]) > 0
         return np.array([[0.0, 1.0 if right else -1.0]])
 
     path = tmp_path / "film.gif"
-    write_gif(path, play(policy("pocket/cartpole", q), seed=0, max_steps=400), 20, title="pocket/cartpole")
-    assert len(durations(path)) > 300
-    assert path.stat().st_size < 1_500_000
+    write_gif(path, play(policy("pocket/cartpole", q), seed=0, max_steps=100), 20, title="pocket/cartpole")
+    assert len(durations(path)) > 75
+    assert path.stat().st_size < 375_000
 
 
 def test_small_pictures_grow_and_large_ones_shrink(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("name", ["pocket/cartpole", "pocket/deep_sea", "minatar/seaquest"])
+@pytest.mark.parametrize("name", ["pocket/cartpole", "pocket/deep_sea", "minatar/breakout"])
 def test_the_view_fits(name: str) -> None:
     if name.startswith("minatar/"):
         pytest.importorskip("pgx", reason="MinAtar needs pgx: pip install 'offtrace[minatar]'")

@@ -5,6 +5,7 @@ The windows hold what real ones do: terminations, resets, padding, actions that 
 """
 
 import itertools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -29,6 +30,13 @@ TRAJECTORY_AWARE = [cls for cls in ot.TRACES.values() if not cls.markov]
 LAMBDAS = st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0])
 
 few = settings(max_examples=30, deadline=None)
+
+
+def each(traces: Iterable[type[ot.Trace]]) -> Iterator[type[ot.Trace]]:
+    """One trace after the other on the same window, which takes longer to make up; a failure says which it was."""
+    for cls in traces:
+        note(cls.__name__)
+        yield cls
 
 
 # --- windows ------------------------------------------------------------------------------------------------
@@ -199,18 +207,18 @@ def test_tree_backup_cuts_more_than_retrace_and_retrace_more_than_importance_sam
 # --- λ = 0 --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", ot.TRACES.values())
 @few
 @given(cases())
-def test_lambda_zero_is_the_one_step_target(cls, case):
-    got = targets(case, cls(0.0))
+def test_lambda_zero_is_the_one_step_target(case):
     with np.errstate(invalid="ignore"):  # 0 · NaN in what is not read
         one_step = np.where(case.discount == 0, case.r, case.r + case.discount * case.successors)
-    assert_same_to_rounding(got, np.where(case.real, one_step, 0), case, c=np.zeros(case.r.shape))
-    if cls.markov or case.expected_q is not None:
-        # one kernel, which adds nothing where c is 0. A trajectory-aware trace takes E_π Q from a sum over the
-        # actions in another order, so without `expected_q` it is the same to rounding only.
-        np.testing.assert_array_equal(got, targets(case, ot.OneStep()))
+    for cls in each(ot.TRACES.values()):
+        got = targets(case, cls(0.0))
+        assert_same_to_rounding(got, np.where(case.real, one_step, 0), case, c=np.zeros(case.r.shape))
+        if cls.markov or case.expected_q is not None:
+            # one kernel, which adds nothing where c is 0. A trajectory-aware trace takes E_π Q from a sum over the
+            # actions in another order, so without `expected_q` it is the same to rounding only.
+            np.testing.assert_array_equal(got, targets(case, ot.OneStep()))
 
 
 @pytest.mark.parametrize("library", ["jax", "torch"])
@@ -334,14 +342,14 @@ def test_a_safe_product_never_grows_by_more_than_the_ratio(cls, given_, lambda_)
     assert (betas[1:] <= betas[:-1] * ratios[1:] * SLACK).all()  # c_t = β_t / β_{t−1} ≤ ρ_t
 
 
-@pytest.mark.parametrize("cls", [cls for cls in ot.TRACES.values() if cls.safe and cls.markov])
 @few
 @given(cases(), LAMBDAS, st.sampled_from([0.0, 0.25, 1.0]))
-def test_the_coefficient_of_a_safe_trace_lies_between_zero_and_the_ratio(cls, case, lambda_, other):
-    trace = cls(lambda_, other) if cls is ot.QSigma else cls(lambda_)
-    c = coefficients(case, trace)
-    assert (c >= 0).all()
-    assert (c <= case.pi_a / case.clean_mu_a * SLACK).all()  # σρ + (1−σ)π rounds three times
+def test_the_coefficient_of_a_safe_trace_lies_between_zero_and_the_ratio(case, lambda_, other):
+    for cls in each(cls for cls in MARKOV if cls.safe):
+        trace = cls(lambda_, other) if cls is ot.QSigma else cls(lambda_)
+        c = coefficients(case, trace)
+        assert (c >= 0).all()
+        assert (c <= case.pi_a / case.clean_mu_a * SLACK).all()  # σρ + (1−σ)π rounds three times
 
 
 Q_ROW, PI_ROW = np.array([[1.0, 0.0], [0.0, 0.0]]), np.array([[0.25, 0.75], [0.5, 0.5]])
@@ -473,23 +481,21 @@ def test_the_value_of_pi_is_a_fixed_point_for_every_trace(world, cls, lambda_, t
 # --- linearity ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", ot.TRACES.values())
 @few
 @given(cases(), LAMBDAS, st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**40, -1.0, -8.0]))
-def test_rewards_and_values_times_k_are_targets_times_k(cls, case, lambda_, k):
-    if cls.needs_q and k < 0:  # what is greedy turns around
-        k = -k
-    scaled = {"q": k * case.q, "r": k * case.r}
-    if case.expected_q is not None:
-        scaled["expected_q"] = k * case.expected_q
-    # to the last bit: k is a power of two, so every rounding scales with it
-    np.testing.assert_array_equal(targets(case, cls(lambda_), **scaled), k * targets(case, cls(lambda_)))
+def test_rewards_and_values_times_k_are_targets_times_k(case, lambda_, k):
+    for cls in each(ot.TRACES.values()):
+        factor = abs(k) if cls.needs_q else k  # below 0 what is greedy turns around
+        scaled = {"q": factor * case.q, "r": factor * case.r}
+        if case.expected_q is not None:
+            scaled["expected_q"] = factor * case.expected_q
+        # to the last bit: k is a power of two, so every rounding scales with it
+        np.testing.assert_array_equal(targets(case, cls(lambda_), **scaled), factor * targets(case, cls(lambda_)))
 
 
-@pytest.mark.parametrize("cls", [cls for cls in ot.TRACES.values() if not cls.needs_q])
 @few
 @given(cases(), LAMBDAS, st.data())
-def test_targets_of_a_sum_are_the_sum_of_the_targets(cls, case, lambda_, data):
+def test_targets_of_a_sum_are_the_sum_of_the_targets(case, lambda_, data):
     other = {
         "q": data.draw(integers(-40, 40, case.q.shape)) / 4,
         "r": data.draw(integers(-8, 8, case.r.shape)) / 4,
@@ -497,71 +503,70 @@ def test_targets_of_a_sum_are_the_sum_of_the_targets(cls, case, lambda_, data):
     if case.expected_q is not None:
         other["expected_q"] = data.draw(integers(-40, 40, case.r.shape)) / 4
     both = {name: getattr(case, name) + value for name, value in other.items()}
-    got = targets(case, cls(lambda_), **both)
-    apart = targets(case, cls(lambda_)) + targets(case, cls(lambda_), **other)
-    c = coefficients(case, cls(lambda_)) if cls.markov else None
-    scale = absolute_terms(case, c) + absolute_terms(case._replace(**other), c)
-    assert (np.abs(got - apart) <= ULPS * EPS * scale).all()
+    for cls in each(cls for cls in ot.TRACES.values() if not cls.needs_q):
+        got = targets(case, cls(lambda_), **both)
+        apart = targets(case, cls(lambda_)) + targets(case, cls(lambda_), **other)
+        c = coefficients(case, cls(lambda_)) if cls.markov else None
+        scale = absolute_terms(case, c) + absolute_terms(case._replace(**other), c)
+        assert (np.abs(got - apart) <= ULPS * EPS * scale).all()
 
 
 # --- other ways to say the same -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", ot.TRACES.values())
 @few
 @given(cases(), LAMBDAS)
-def test_logarithms_give_the_same_as_probabilities(cls, case, lambda_):
-    want = targets(case, cls(lambda_))
+def test_logarithms_give_the_same_as_probabilities(case, lambda_):
     with np.errstate(divide="ignore"):
         log_pi_a, log_mu_a = np.log(case.pi_a), np.log(case.clean_mu_a)
     log_pi_a[~case.real] = log_mu_a[~case.real] = np.nan
-    # |log| ≤ 4, so a ratio is off by about 8 EPS, and a product of seven by under ULPS
-    c = coefficients(case, cls(lambda_)) if cls.markov else None
-    assert_same_to_rounding(targets(case, cls(lambda_), mu_a=None, log_mu_a=log_mu_a), want, case, c)
     logs = {"mu_a": None, "log_pi_a": log_pi_a, "log_mu_a": log_mu_a}
-    assert_same_to_rounding(targets(case, cls(lambda_), **logs), want, case, c)
+    for cls in each(ot.TRACES.values()):
+        want = targets(case, cls(lambda_))
+        # |log| ≤ 4, so a ratio is off by about 8 EPS, and a product of seven by under ULPS
+        c = coefficients(case, cls(lambda_)) if cls.markov else None
+        assert_same_to_rounding(targets(case, cls(lambda_), mu_a=None, log_mu_a=log_mu_a), want, case, c)
+        assert_same_to_rounding(targets(case, cls(lambda_), **logs), want, case, c)
 
 
-@pytest.mark.parametrize("cls", ot.TRACES.values())
 @few
 @given(cases(), LAMBDAS)
-def test_one_lambda_for_each_step_or_element_is_the_same_as_one_for_all(cls, case, lambda_):
-    want = targets(case, cls(lambda_))
-    # to the last bit: the same number meets the same number
-    np.testing.assert_array_equal(targets(case, cls(np.full(case.r.shape[:1], lambda_))), want)
-    np.testing.assert_array_equal(targets(case, cls(np.full(case.r.shape, lambda_))), want)
+def test_one_lambda_for_each_step_or_element_is_the_same_as_one_for_all(case, lambda_):
+    for cls in each(ot.TRACES.values()):
+        want = targets(case, cls(lambda_))
+        # to the last bit: the same number meets the same number
+        np.testing.assert_array_equal(targets(case, cls(np.full(case.r.shape[:1], lambda_))), want)
+        np.testing.assert_array_equal(targets(case, cls(np.full(case.r.shape, lambda_))), want)
 
 
-@pytest.mark.parametrize("cls", MARKOV)
 @few
 @given(cases(), st.data())
-def test_lambdas_that_differ_multiply_each_steps_own_coefficient(cls, case, data):
-    n = len(case.r)
-    for shape in {(n,), case.r.shape}:
+def test_lambdas_that_differ_multiply_each_steps_own_coefficient(case, data):
+    q_a = np.where(case.real, case.at_actions(case.q), 0)
+    for shape in {case.r.shape[:1], case.r.shape}:
         lambdas = data.draw(integers(0, 4, shape)) / 4
-        c = coefficients(case, cls(1.0)) * lambdas.reshape(shape + (1,) * (case.r.ndim - len(shape)))
-        q_a = np.where(case.real, case.at_actions(case.q), 0)
-        delta = ot.corrections(
-            q_a=q_a, expected_q=case.successors, r=case.r, discount=case.discount, c=c, **case.ends
-        )
-        assert_same_to_rounding(targets(case, cls(lambdas)), q_a + delta, case, c)
+        for cls in each(MARKOV):
+            c = coefficients(case, cls(1.0)) * lambdas.reshape(shape + (1,) * (case.r.ndim - len(shape)))
+            delta = ot.corrections(
+                q_a=q_a, expected_q=case.successors, r=case.r, discount=case.discount, c=c, **case.ends
+            )
+            assert_same_to_rounding(targets(case, cls(lambdas)), q_a + delta, case, c)
 
 
-@pytest.mark.parametrize("cls", TRAJECTORY_AWARE)
 @few
 @given(cases(), st.data())
-def test_lambdas_that_differ_enter_the_products_step_by_step(cls, case, data):
+def test_lambdas_that_differ_enter_the_products_step_by_step(case, data):
     """Against the definition: from every start, β of the rows after it."""
     lambdas = data.draw(integers(0, 4, case.r.shape)) / 4
+    q_a, pi_a, mu_a = np.where(case.real, case.at_actions(case.q), 0), case.pi_a, case.clean_mu_a
+    for cls in each(TRAJECTORY_AWARE):
 
-    def weight(start: int, step: int, b: tuple[int, ...]) -> float:
-        rows = (slice(start, step + 1), *b)
-        trace = cls(lambdas[rows])
-        return float(trace.betas(pi_a=case.pi_a[rows], mu_a=case.clean_mu_a[rows])[-1])
+        def weight(start: int, step: int, b: tuple[int, ...], cls=cls) -> float:
+            rows = (slice(start, step + 1), *b)
+            return float(cls(lambdas[rows]).betas(pi_a=pi_a[rows], mu_a=mu_a[rows])[-1])
 
-    q_a = np.where(case.real, case.at_actions(case.q), 0)
-    delta, _ = reference.double_sum(q_a, case.successors, case.r, case.discount, weight, **case.ends)
-    assert_same_to_rounding(targets(case, cls(lambdas)), q_a + delta, case)
+        delta, _ = reference.double_sum(q_a, case.successors, case.r, case.discount, weight, **case.ends)
+        assert_same_to_rounding(targets(case, cls(lambdas)), q_a + delta, case)
 
 
 # --- families that contain one another ----------------------------------------------------------------------
@@ -755,23 +760,25 @@ def test_on_policy_v_trace_is_the_lambda_return(case, lambda_, data):
     np.testing.assert_allclose(ot.vtrace_targets(**given_, pi_a=mu_a, mu_a=mu_a, **higher), want, **SISTERS)
 
 
-@pytest.mark.parametrize("cls", [cls for cls in ot.TRACES.values() if cls is not ot.OneStep])
 @few
 @given(cases(illegal_actions=False), st.data())
-def test_on_policy_with_a_deterministic_policy_lambda_one_is_the_monte_carlo_return(cls, case, data):
+def test_on_policy_with_a_deterministic_policy_lambda_one_is_the_monte_carlo_return(case, data):
     """The terms E_π Q − Q(x, a) vanish: rewards to the end, and the bootstrap there."""
     chosen = np.zeros(case.q.shape)
     actions = np.concatenate([case.actions, data.draw(integers(0, case.q.shape[-1] - 1, case.q.shape[1:-1]))[None]])
     np.put_along_axis(chosen, actions[..., None], 1, -1)
     case = case._replace(pi=chosen, mu=chosen, mu_a=np.ones(case.r.shape), expected_q=None)
-    if cls.needs_q:  # the action has to be the greedy one
-        case = case._replace(q=np.where(chosen == 1, np.abs(case.q) + 1, -np.abs(case.q)))
     discount = case.discount.copy()
     if case.reset is not None:
         discount[:-1][(case.reset & case.real)[1:]] = 0
     discount[~case.real] = np.nan
     case = case._replace(discount=discount, q=np.nan_to_num(case.q))
-    got = targets(case, cls(1.0))
-    np.testing.assert_allclose(got, uncorrected(case, case.successors, 1.0), **SISTERS)
-    returns = ot.n_step_targets(q=case.q, pi=case.pi, r=case.r, discount=discount, num_steps=8, **case.ends)
-    np.testing.assert_allclose(got, returns, **SISTERS)
+    # where a trace looks at Q the action has to be the greedy one
+    greedy = case._replace(q=np.where(chosen == 1, np.abs(case.q) + 1, -np.abs(case.q)))
+    every = [cls for cls in ot.TRACES.values() if cls is not ot.OneStep]
+    for needs_q, window in ((False, case), (True, greedy)):
+        want = uncorrected(window, window.successors, 1.0)
+        given_ = {"q": window.q, "pi": window.pi, "r": window.r, "discount": discount, **window.ends}
+        np.testing.assert_allclose(ot.n_step_targets(**given_, num_steps=8), want, **SISTERS)
+        for cls in each(cls for cls in every if cls.needs_q == needs_q):
+            np.testing.assert_allclose(targets(window, cls(1.0)), want, **SISTERS)

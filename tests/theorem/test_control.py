@@ -96,16 +96,16 @@ def greedy(q: np.ndarray, k: int) -> np.ndarray:
 def test_theorem_2_along_a_run(name: str) -> None:
     """The bound at every k, ξ_k ≥ 0, and Q_k → Q*, whatever μ_k does; ε_k falls from 0.5 by a tenth each time."""
     steps = 0
-    for seed in range(12):
+    for seed in range(8):
         model = control_model(seed)
-        run = Run(model, name, falling, seed=seed, times=320, first=pessimistic(model))
+        run = Run(model, name, falling, seed=seed, times=240, first=pessimistic(model))
         assert run.violations() == 0, seed
         assert min(run.residuals()) >= -TOLERANCE * run.scale
         assert policies.is_increasingly_greedy(run.pis, run.qs[:-1])
-        # 0.95^320 = 7e-8 of the first distance, and ε_k is 1e-15 by then
-        assert abs(run.qs[-1] - run.star).max() <= 1e-6 * run.scale
+        # 0.95^240 = 5e-6 of the first distance, which is at most twice the scale, and ε_k is 1e-11 by then
+        assert abs(run.qs[-1] - run.star).max() <= 1e-5 * run.scale
         steps += len(run.epsilons)
-    assert steps == 12 * 320
+    assert steps == 8 * 240
 
 
 def test_theorem_2_for_watkins() -> None:
@@ -113,7 +113,8 @@ def test_theorem_2_for_watkins() -> None:
     for seed in range(12):
         model = control_model(seed)
         first = pessimistic(model, np.random.default_rng(seed))
-        run, same = (Run(model, name, greedy, seed=seed, times=320, first=first) for name in ("watkins", "retrace"))
+        run = Run(model, "watkins", greedy, seed=seed, times=320, first=first)
+        same = Run(model, "retrace", greedy, seed=seed, times=5, first=first)
         assert max(run.epsilons) <= TOLERANCE
         assert run.violations() == 0
         assert min(run.residuals()) >= -TOLERANCE * run.scale
@@ -174,9 +175,10 @@ def test_q_star_is_the_fixed_point_of_t() -> None:
         np.testing.assert_allclose(star, expected, rtol=0, atol=TOLERANCE * max(1.0, abs(expected).max()))
 
 
-def test_q_star_of_a_large_mdp() -> None:
+@pytest.mark.parametrize(("max_states", "count"), [(20, 120), (40, 60)])
+def test_q_star_of_a_large_mdp(max_states: int, count: int) -> None:
     rng = np.random.default_rng(6)
-    cases = [models.random_case(rng, gammas=(0.95,), num_actions=3) for _ in range(500)]
+    cases = [models.random_case(rng, gammas=(0.95,), num_actions=3, max_states=max_states) for _ in range(count)]
     mdp = models.union(cases).model.mdp()
     assert mdp.num_states > 1_000
     expected = np.concatenate([models.optimal_value(case.model) for case in cases])
@@ -199,7 +201,7 @@ def test_a_and_b_are_not_negative(name: str) -> None:
     """A ≥ 0 with row sums η ≤ γ; B ≥ 0, its rows unbounded by 1; both as their series."""
     rng = np.random.default_rng(7)
     above_one = 0
-    for _ in range(300):
+    for _ in range(200):
         case = models.random_case(rng, gammas=(0.0, 0.5, 0.9, 0.95))
         mdp, gamma = case.model.mdp(), case.model.gamma
         given = {"pi": case.pi, "mu": case.mu, "trace": ot.TRACES[name](lambda_=case.lam)}

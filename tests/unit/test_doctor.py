@@ -47,6 +47,18 @@ def variant(how: Reading, algorithm: str = "retrace") -> Callable[..., np.ndarra
     return target
 
 
+def adapted(how: Reading, algorithm: str = "retrace", lam: float | None = None) -> Callable[[Any], np.ndarray]:
+    """The same as a function of one window, and no convention has to be found; it knows λ unless given."""
+    target = variant(how, algorithm)
+
+    def of_a_window(window: Any) -> np.ndarray:
+        names = ("q", "pi", "mu", "a", "r", "terminated", "truncated", "reset", "mask", "next_q", "next_pi", "next_a")
+        arrays = {name: getattr(window, name) for name in names}
+        return target(**arrays, lambda_=window.lambda_ if lam is None else lam, gamma=window.gamma)
+
+    return of_a_window
+
+
 def _rows(values: Any) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(map(float, row)) for row in values)
 
@@ -200,7 +212,7 @@ def test_rlax_is_right_up_to_its_epsilon_which_is_named() -> None:
 @pytest.mark.parametrize(("name", "i"), VARIANTS)
 def test_every_mistake_is_found_in_its_own_variant_and_in_no_other(name: str, i: int) -> None:
     entry = MISTAKES[name]
-    verdict = check(variant(reading(entry.variants[i]) or RIGHT), convention="single numpy")
+    verdict = check(adapted(reading(entry.variants[i]) or RIGHT))
     assert verdict.mistakes == (name,), verdict
     assert verdict.alternatives == ()
     assert verdict.trace == "retrace"
@@ -219,7 +231,7 @@ def test_lambda_is_found_for_every_kind_of_trace(name: str) -> None:
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if not e.name.startswith("lambda_")], ids=lambda e: e.name)
 def test_mistakes_are_found_where_lambda_is_unknown(entry: Any) -> None:
     """λ is inferred together with the mistake; 0.6 is nobody's default."""
-    verdict = check(fixed(variant(reading(entry.variants[-1]) or RIGHT), 0.6), convention="single numpy")
+    verdict = check(adapted(reading(entry.variants[-1]) or RIGHT, lam=0.6))
     assert verdict.mistakes == (entry.name,), verdict
     assert verdict.lambda_ == 0.6
 
@@ -236,7 +248,7 @@ def test_mistakes_are_found_in_other_traces(trace: str) -> None:
     """Where the trace reads the term at all: Q(λ) has the same c everywhere, TB reads no μ."""
     for entry in ENTRIES:
         how = reading(entry.variants[0]) or RIGHT
-        verdict = check(variant(how, trace), convention="single numpy")
+        verdict = check(adapted(how, trace))
         wanted, right = (numbers(list(WINDOWS), h, trace) for h in (how, RIGHT))
         if np.allclose(wanted, right):
             assert verdict.right
@@ -257,7 +269,7 @@ def test_two_mistakes_are_never_given_a_wrong_name() -> None:
         how = reading(first.variants[0], second.variants[0])
         if how is None:
             continue
-        verdict = check(variant(how), convention="single numpy")
+        verdict = check(adapted(how))
         seen[verdict.kind] += 1
         if verdict.kind == "right":
             got = numbers(unseen(), RIGHT, verdict.trace or "", verdict.lambda_ or 0.0)
@@ -279,7 +291,7 @@ def test_three_mistakes_are_evidence_or_true() -> None:
         how = reading(*(rng.choice(entry.variants) for entry in rng.sample(ENTRIES, 3)))
         if how is None:
             continue
-        verdict = check(variant(how), convention="single numpy")
+        verdict = check(adapted(how))
         kinds.append(verdict.kind)
         if verdict.kind != "unknown":
             assert all(reproduces(verdict, names, how) for names in verdict.alternatives or (verdict.mistakes,))

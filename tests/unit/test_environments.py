@@ -115,7 +115,7 @@ def test_starts_are_spread_as_in_gymnasium(name: str) -> None:
     for seed in range(400):
         theirs.reset(seed=seed)
         expected.append(np.array(theirs.state, np.float64))
-    states, observations = jax.vmap(env.reset)(jax.random.split(KEY, 400))
+    states, observations = jax.jit(jax.vmap(env.reset))(jax.random.split(KEY, 400))
     low, high = np.min(expected, 0), np.max(expected, 0)
     room = 0.05 * (high - low) + 1e-6  # 400 uniform draws miss an end by a quarter of a percent
     assert np.asarray(states.x.min(0)) == pytest.approx(low, abs=room.max())
@@ -129,18 +129,23 @@ def test_starts_are_spread_as_in_gymnasium(name: str) -> None:
 def test_the_cliff_is_gymnasiums_model() -> None:
     model, env = gymnasium.make("CliffWalking-v1").unwrapped.P, Cliff()
     x, a = np.divmod(np.arange(48 * 4, dtype=np.int32), 4)
-    start = env.reset(KEY)[0]
-    play = jax.jit(jax.vmap(lambda x, a: env.step(start._replace(row=x // 12, column=x % 12), a, KEY)))
-    step = play(x, a)
+    start = jax.jit(env.reset)(KEY)[0]
+
+    @jax.jit
+    @jax.vmap
+    def play(x: Any, a: Any, time: Any) -> Step:
+        return env.step(start._replace(row=x // 12, column=x % 12, time=time), a, KEY)
+
+    step = play(x, a, np.zeros_like(x))
     outcomes = [model[int(x)][int(a)][0][1:] for x, a in zip(x, a, strict=True)]
     assert np.asarray(step.observation).reshape(192, 48).argmax(1).tolist() == [int(o[0]) for o in outcomes]
     assert np.asarray(step.observation).reshape(192, 48).sum(1).tolist() == [1] * 192
     assert step.reward.tolist() == [o[1] for o in outcomes]
     assert step.terminated.tolist() == [o[2] for o in outcomes]
     assert not step.truncated.any()
-    late = env.step(env.reset(KEY)[0]._replace(time=jnp.int32(199)), jnp.int32(0), KEY)
-    assert bool(late.truncated)
-    assert not late.terminated
+    late = play(x, a, np.full_like(x, 199))
+    assert late.truncated.all()
+    assert late.terminated.tolist() == step.terminated.tolist()
 
 
 def test_catch_by_hand() -> None:
@@ -185,10 +190,10 @@ def naive_deep_sea(right: np.ndarray, actions: list[int]) -> float:
 
 def test_deep_sea_against_a_loop() -> None:
     env, rng = DeepSea(size=4, mapping=3), np.random.default_rng(0)
-    play = jax.jit(env.step)
+    start, play = env.reset(KEY)[0], jax.jit(env.step)
     ways = [rng.integers(0, 2, 4).tolist() for _ in range(20)] + [env.right.diagonal().tolist()]
     for actions in ways:
-        state, total = env.reset(KEY)[0], 0.0
+        state, total = start, 0.0
         for time, action in enumerate(actions):
             step = play(state, jnp.int32(action), KEY)
             state, total = step.state, total + float(step.reward)
@@ -254,10 +259,8 @@ def test_freeway_ends_after_2501_steps_and_92_crossings_at_most() -> None:
             2:
         ]
 
-    state, _ = env.reset(KEY)
-    _, (reward, terminated, truncated) = jax.jit(lambda s, k: jax.lax.scan(up, s, k))(
-        state, jax.random.split(KEY, 2501)
-    )
+    played = jax.jit(lambda keys: jax.lax.scan(up, env.reset(KEY)[0], keys)[1])
+    reward, terminated, truncated = played(jax.random.split(KEY, 2501))
     assert int(jnp.argmax(terminated)) == 2500
     assert float(reward.sum()) == env.max_return
     assert not truncated.any()
@@ -265,7 +268,7 @@ def test_freeway_ends_after_2501_steps_and_92_crossings_at_most() -> None:
 
 def test_minatar_time_limit_truncates() -> None:
     env = made("minatar/breakout", time_limit=3)
-    state, _ = env.reset(KEY)
+    state, _ = jax.jit(env.reset)(KEY)
     step = jax.jit(env.step)
     ends = []
     for _ in range(3):
@@ -284,7 +287,7 @@ def test_minatar_without_pgx_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 def test_minatar_can_be_made_while_tracing() -> None:
     pytest.importorskip("pgx")
     jax.jit(lambda key: make("minatar/space_invaders").reset(key)[1])(KEY)
-    assert make("minatar/space_invaders").reset(KEY)[1].any()
+    assert jax.jit(make("minatar/space_invaders").reset)(KEY)[1].any()
 
 
 # -- rows against a script -----------------------------------------------------------------------------------

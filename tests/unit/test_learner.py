@@ -3,6 +3,8 @@
 The network is a table: Q(x, ·) is a row of the parameters, so what an update does to them can be written down.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,13 +78,24 @@ def expected_parameters(
     return params - STEP_SIZE * gradient / np.sqrt((1 - DECAY) * gradient**2 + REGULARISATION)
 
 
-def updated(trace: object, given: Batch, spec: LearnerSpec, params: np.ndarray) -> np.ndarray:
-    hyper = Hyper(gamma=0.9, step_size=STEP_SIZE, regularisation=REGULARISATION, trace=trace)
-    state = learner.init(jnp.asarray(params), spec, hyper)
-    state, progress = learner.update(state, given, hyper, network=table, spec=spec)
-    assert np.isfinite(progress.loss)
-    assert not progress.refused
-    return np.asarray(state.params)
+@functools.partial(jax.jit, static_argnums=3)
+def updates(traces: dict, given: Batch, params: np.ndarray, spec: LearnerSpec) -> dict:
+    """One update by each trace, compiled together, which takes a third of the time."""
+    found = {}
+    for name, trace in traces.items():
+        hyper = Hyper(gamma=0.9, step_size=STEP_SIZE, regularisation=REGULARISATION, trace=trace)
+        state = learner.init(jnp.asarray(params), spec, hyper)
+        state, progress = learner.update(state, given, hyper, network=table, spec=spec)
+        found[name] = state.params, progress
+    return found
+
+
+def updated(traces: dict, given: Batch, spec: LearnerSpec, params: np.ndarray) -> dict[str, np.ndarray]:
+    found = updates(traces, given, params, spec)
+    for _, progress in found.values():
+        assert np.isfinite(progress.loss)
+        assert not progress.refused
+    return {name: np.asarray(params) for name, (params, _) in found.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -92,21 +105,25 @@ def _float64():
 
 
 @pytest.mark.parametrize("clamp", [None, 0.5])
-@pytest.mark.parametrize("name", ot.TRACES)
-def test_the_update_is_the_papers(name: str, clamp: float | None) -> None:
+def test_the_update_is_the_papers(clamp: float | None) -> None:
+    """By a trace of its own, and by its number among those that a population may have."""
     params = np.random.default_rng(1).normal(size=(STATES, ACTIONS))
     given, spec = batch(), LearnerSpec(optimiser="rmsprop", clamp=clamp)
-    trace = ot.trace(name) if name == "one_step" else ot.trace(name, lambda_=0.8)
-    expected = expected_parameters(name, 0.8, params, given, clamp)
-    assert updated(trace, given, spec, params) == pytest.approx(expected, abs=1e-12)
-    if name in learner.MARKOV:
-        choice = Choice(learner.MARKOV.index(name), 0.8)
-        assert updated(choice, given, spec, params) == pytest.approx(expected, abs=1e-12)
+    traces = {name: ot.trace(name) if name == "one_step" else ot.trace(name, lambda_=0.8) for name in ot.TRACES}
+    found = updated(traces, given, spec, params)
+    for name in ot.TRACES:
+        expected = expected_parameters(name, 0.8, params, given, clamp)
+        assert found[name] == pytest.approx(expected, abs=1e-12), name
+        if name in learner.MARKOV:
+            choice = Choice(learner.MARKOV.index(name), 0.8)
+            assert updated({"": choice}, given, spec, params)[""] == pytest.approx(expected, abs=1e-12), name
 
 
 def test_lambda_zero_is_one_algorithm_to_the_last_bit() -> None:
+    """Each compiled alone: in one program XLA would see that they are the same."""
     params, given = np.random.default_rng(2).normal(size=(STATES, ACTIONS)), batch(2)
-    found = [updated(cls(0.0), given, LearnerSpec(), params) for cls in (ot.Retrace, ot.TreeBackup, ot.QLambda)]
+    traces = (ot.Retrace(0.0), ot.TreeBackup(0.0), ot.QLambda(0.0))
+    found = [updated({"": trace}, given, LearnerSpec(), params)[""] for trace in traces]
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()
 
@@ -206,7 +223,8 @@ def test_metrics_by_hand() -> None:
     )
     hyper = Hyper(0.0, STEP_SIZE, REGULARISATION, ot.QLambda(0.5))
     state = learner.init(jnp.zeros((1, 2)), LearnerSpec(), hyper)
-    metrics, away = learner.metrics(state, given, hyper, network=table, spec=LearnerSpec())
+    compiled = jax.jit(learner.metrics, static_argnames=("network", "spec"))
+    metrics, away = compiled(state, given, hyper, network=table, spec=LearnerSpec())
     assert (np.asarray(away) == 0).all()
     assert float(metrics.c) == 0.5
     assert float(metrics.effective_length) == pytest.approx(((1 + 0.5 + 0.25) + 1) / 2)

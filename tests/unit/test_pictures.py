@@ -69,7 +69,7 @@ def test_every_pure_environment_has_a_picture() -> None:
 def test_a_picture_is_an_image_that_changes_with_the_state(name: str) -> None:
     env = made(name)
     key = jax.random.key(0)
-    state, _ = env.reset(key)
+    state, _ = jax.jit(env.reset)(key)
     first = picture(env, state)
     assert first.dtype == np.uint8
     assert first.ndim == 3

@@ -14,8 +14,7 @@ from offtrace.agent.replay import Batch, Rows, Spec, State
 
 WRITE = jax.jit(replay.add)
 SAMPLE = jax.jit(replay.sample, static_argnums=(2, 3))
-NUM_STARTS = jax.jit(replay.num_starts, static_argnums=1)
-CAN_SAMPLE = jax.jit(replay.can_sample, static_argnums=1)
+STARTS = jax.jit(lambda *given: (replay.can_sample(*given), replay.num_starts(*given)), static_argnums=1)
 CHI_SQUARE = 4.5
 """Standard deviations of χ² above its mean that pass: about 1 in 100,000 sets of samples would not."""
 
@@ -98,8 +97,9 @@ def both(spec: Spec, rows: Rows, chunks: list[int]) -> tuple[State, Naive]:
 def assert_all_windows_are_right(state: State, naive: Naive, length: int, num_windows: int = 400) -> None:
     """Every window drawn is one of the naive's, all of those are drawn, and about equally often."""
     starts = naive.starts(length)
-    assert bool(CAN_SAMPLE(state, length)) == (len(starts) > 0)
-    assert int(NUM_STARTS(state, length)) == len(starts)
+    can_sample, num_starts = STARTS(state, length)
+    assert bool(can_sample) == (len(starts) > 0)
+    assert int(num_starts) == len(starts)
     if not starts:
         return
     batch = SAMPLE(state, jax.random.key(7), num_windows, length)
@@ -128,7 +128,7 @@ FRAMES = {"bits": ((3, 3, 4), bool), "bytes": ((5, 7), "uint8"), "vector": ((4,)
 
 @pytest.mark.parametrize(
     ("kind", "stack", "num_actors"),
-    [("bits", 1, 3), ("bits", 4, 1), ("bytes", 1, 1), ("bytes", 4, 3), ("vector", 1, 3), ("vector", 4, 1)],
+    [("bits", 1, 1), ("bits", 4, 3), ("bytes", 4, 1), ("vector", 1, 3)],
 )
 def test_agrees_with_the_naive_structure(kind: str, stack: int, num_actors: int) -> None:
     """Before it is full, when it is just full, one row later, and several times round, in chunks and in steps."""
@@ -150,7 +150,7 @@ def test_any_script_agrees(data: st.DataObject) -> None:
     """Shapes are few, so that few programs are compiled; the script, the episodes and the window are free."""
     stack, capacity = data.draw(st.sampled_from([(1, 7), (4, 13)]))
     spec = Spec(capacity=capacity, num_actors=2, shape=(2,), dtype="uint8", stack=stack)
-    chunks = data.draw(st.lists(st.sampled_from([0, 1, 2, 7]), min_size=1, max_size=14))
+    chunks = data.draw(st.lists(st.sampled_from([0, 2, 7]), min_size=1, max_size=14))
     end = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     rows = rows_of(rng, spec, sum(max(chunk, 1) for chunk in chunks), end=end)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from offtrace.agent import schedules
 from offtrace.agent.schedules import Following, SwitchingEpsilon
 
+ADVANCE = jax.jit(schedules.advance, static_argnums=(0, 3))
+EPSILON = jax.jit(schedules.epsilon, static_argnums=0)
 ROUNDING = 1e-6
 """Of a float32 near 1, after three operations."""
 
@@ -85,15 +87,15 @@ def test_schedules_go_on_where_they_were_left() -> None:
     """By hand: 0 for 20 frames, 1 for 20, then 0 again from 20 of 100."""
     spec = SwitchingEpsilon(ends=(0.0, 0.5), probabilities=(1.0, 0.0), duration=100, period=20)
     following = Following(jnp.array([0]), jnp.array([[0, 0]]), jnp.array([0]))
-    after = schedules.advance(spec, following, jax.random.key(0), 20)
+    after = ADVANCE(spec, following, jax.random.key(0), 20)
     assert after.position.tolist() == [[20, 0]]
-    away = schedules.advance(spec, after._replace(current=jnp.array([1])), jax.random.key(0), 20)
+    away = ADVANCE(spec, after._replace(current=jnp.array([1])), jax.random.key(0), 20)
     assert (away.current.tolist(), away.position.tolist()) == ([0], [[20, 20]])
-    assert float(schedules.epsilon(spec, away)[0]) == pytest.approx(0.8)
+    assert float(EPSILON(spec, away)[0]) == pytest.approx(0.8)
     shared = SwitchingEpsilon(
         ends=(0.0, 0.5), probabilities=(1.0, 0.0), duration=100, period=20, shared_position=True
     )
-    assert float(schedules.epsilon(shared, away)[0]) == pytest.approx(0.6)
+    assert float(EPSILON(shared, away)[0]) == pytest.approx(0.6)
 
 
 def test_proportions_of_switching() -> None:
@@ -122,16 +124,16 @@ def test_a_step_that_goes_past_the_period() -> None:
     spec = SwitchingEpsilon(ends=(0.0,), probabilities=(1.0,), duration=100, period=10)
     following = schedules.follow(spec, jax.random.key(0), 1)
     for frames in (4, 8, 2, 6):
-        following = schedules.advance(spec, following, jax.random.key(0), 4)
+        following = ADVANCE(spec, following, jax.random.key(0), 4)
         assert following.frames.tolist() == [frames]
 
 
 def test_positions_stop_before_they_overflow() -> None:
     spec = SwitchingEpsilon(shared_position=True)
     far = Following(jnp.array([0]), jnp.full((1, 3), schedules.MAX_FRAMES // 3), jnp.array([0]))
-    after = schedules.advance(spec, far, jax.random.key(0), 2**29)
+    after = ADVANCE(spec, far, jax.random.key(0), 2**29)
     assert (after.position >= 0).all()
-    assert float(schedules.epsilon(spec, after)[0]) == pytest.approx(spec.ends[int(after.current[0])])
+    assert float(EPSILON(spec, after)[0]) == pytest.approx(spec.ends[int(after.current[0])])
 
 
 def test_members_together_are_members_alone() -> None:

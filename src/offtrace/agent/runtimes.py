@@ -58,6 +58,15 @@ class Runtime(Protocol):
     def close(self) -> None: ...
 
 
+_init = jax.jit(synchronous.init, static_argnums=0)
+_advance = jax.jit(
+    synchronous.tick, static_argnums=0, static_argnames=("num_iterations", "learns"), donate_argnames="members"
+)
+_probe = jax.jit(synchronous.probe, static_argnums=0)
+_evaluate = jax.jit(synchronous.evaluate, static_argnums=0, static_argnames=("num_episodes", "max_steps", "epsilon"))
+"""Programs are compared by what they are: a second run of the same kind finds them compiled."""
+
+
 class Synchronous:
     """Members that differ in trace, λ, seed and other numbers, but not in a shape, as one program.
 
@@ -76,48 +85,33 @@ class Synchronous:
         self._mesh = Mesh(np.array(jax.devices()[:num_devices]), ("members",)) if num_devices > 1 else None
 
     def start(self) -> Member:
-        return jax.jit(functools.partial(synchronous.init, self._prog))(self._settings, self._keys)
+        return _init(self._prog, self._settings, self._keys)
 
     def advance(self, state: Member, num_iterations: int, *, learns: bool) -> tuple[Member, Tick]:
-        state, tick = self._compiled(num_iterations, learns)(state, self._settings)
+        if self._mesh is None:
+            options = {"num_iterations": num_iterations, "learns": learns}
+            state, tick = _advance(self._prog, members=state, settings=self._settings, **options)
+        else:
+            state, tick = self._shared_out(num_iterations, learns)(state, self._settings)
         return state, jax.tree.map(np.asarray, tick)
 
     @functools.lru_cache  # noqa: B019 (a runtime lives as long as its run)
-    def _compiled(self, num_iterations: int, learns: bool) -> Any:
+    def _shared_out(self, num_iterations: int, learns: bool) -> Any:
         run = functools.partial(synchronous.tick, self._prog, num_iterations=num_iterations, learns=learns)
-        if self._mesh is not None:
-            clocks = synchronous.clocks(self._template)
-            spread = jax.tree.map(lambda is_clock: PartitionSpec() if is_clock else PartitionSpec("members"), clocks)
-            each = PartitionSpec("members")
-            run = jax.shard_map(
-                run, mesh=self._mesh, in_specs=(spread, each), out_specs=(spread, each), check_vma=False
-            )
+        clocks = synchronous.clocks(self._template)
+        spread = jax.tree.map(lambda is_clock: PartitionSpec() if is_clock else PartitionSpec("members"), clocks)
+        specs = (spread, PartitionSpec("members"))
+        run = jax.shard_map(run, mesh=self._mesh, in_specs=specs, out_specs=specs, check_vma=False)
         return jax.jit(run, donate_argnums=0)
 
     def probe(self, state: Member, number: int) -> Probe:
-        return jax.tree.map(np.asarray, self._probe(state, self._settings, jax.random.key(number)))
-
-    @functools.cached_property
-    def _probe(self) -> Any:
-        return jax.jit(functools.partial(synchronous.probe, self._prog))
+        return jax.tree.map(np.asarray, _probe(self._prog, state, self._settings, jax.random.key(number)))
 
     def evaluate(self, state: Member, number: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
-        keys = jnp.stack([evaluation_key(spec, number) for spec in self.specs])
-        returns, ended = self._evaluation(num_episodes)(state.learner.params, keys)
+        keys, spec = jnp.stack([evaluation_key(spec, number) for spec in self.specs]), self.specs[0]
+        options = {"max_steps": spec.evaluation_steps, "epsilon": spec.evaluation_epsilon}
+        returns, ended = _evaluate(self._prog, state.learner.params, keys, num_episodes=num_episodes, **options)
         return np.asarray(returns), np.asarray(ended)
-
-    @functools.lru_cache  # noqa: B019
-    def _evaluation(self, num_episodes: int) -> Any:
-        spec = self.specs[0]
-        return jax.jit(
-            functools.partial(
-                synchronous.evaluate,
-                self._prog,
-                num_episodes=num_episodes,
-                max_steps=spec.evaluation_steps,
-                epsilon=spec.evaluation_epsilon,
-            )
-        )
 
     def counts(self, state: Member) -> tuple[int, int]:
         return int(state.num_steps), int(state.learner.num_updates)

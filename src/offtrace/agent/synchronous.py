@@ -154,7 +154,8 @@ PROBED = 64
 
 def program(env: Environment, spec: ProgramSpec) -> Program:
     """Nothing is drawn: the network's shape does not depend on a key."""
-    return Program(env, spec, eqx.partition(_network(env, spec, jax.random.key(0)), eqx.is_array)[1])
+    shapes = eqx.filter_eval_shape(_network, env, spec, jax.random.key(0))
+    return Program(env, spec, eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))[1])
 
 
 def init(prog: Program, settings: Settings, keys: jax.Array) -> Member:

@@ -333,21 +333,23 @@ def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> 
     least_mass, most_mass = products.masses(mdp)
     policy, new = np.zeros(mdp.shape), np.empty_like(v)
     goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
-    rough, band = math.inf, _band(mdp)
+    rough, known, band = math.inf, math.inf, _band(mdp)
     for _ in range(MAX_POLICIES):
         changed = any(products.over_states(mdp, compiled.choose, *arguments, v, policy))
-        if changed or rough > goal:
+        if changed or known > goal:
             earned = products.expected(policy, mdp.r)
             if band is None:
-                count += 2 * _bicgstab(mdp, policy, earned, v, max(goal, rough))[0]
+                steps, reached = _bicgstab(mdp, policy, earned, v, max(goal, rough))
+                known, count = max(goal, rough) if reached else goal, count + 2 * steps  # it will not get closer
             else:
-                v, count = _banded(mdp, policy, earned, band), count + 1
+                v, known, count = _banded(mdp, policy, earned, band), goal, count + 1
         changes = products.over_states(mdp, compiled.best_sweep, *arguments, v, new)
         low, high = _bounds(changes, least_mass, most_mass)
         v, new = new, v
         count += 2
-        settled = not changed and rough <= goal
+        settled = not changed and known <= goal
         if high - low <= 2 * tol or settled:
             break
-        rough = max(high for _, high in changes) / 20  # the next policy need not be known much better than this one
+        # the next policy need not be known much better than this one
+        rough = max(max(-least, greatest) for least, greatest in changes) / 20
     return v + (low + high) / 2 if math.isfinite(low + high) else v, count, "policy iteration"

@@ -191,7 +191,8 @@ def ready(given: Window) -> tuple[Window, float]:
     dtype = FLOATS[wide]
     for i, value in enumerate(values):
         if value is not None and not (value.dtype == dtype and value.flags.carray):
-            values[i] = _native(Window._fields[i], value, dtype)
+            native = _native(Window._fields[i], value, dtype)
+            values[i] = native if native.flags.writeable else np.asarray(_Readable(native))
     return Window(*values), tol
 
 
@@ -315,6 +316,15 @@ def _readable(name: str, value: Any) -> np.ndarray:
     if kind not in "fiub" and dtype.name != "bfloat16":
         raise TypeError(f"`{name}` must hold real numbers; got dtype {dtype}.")
     return value
+
+
+class _Readable:
+    """An array that may not be written to, as if it might: the kernels only read, and are compiled once for both."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array  # kept alive by what is seen through this
+        (address, _), interface = array.__array_interface__["data"], array.__array_interface__
+        self.__array_interface__ = interface | {"data": (address, False)}
 
 
 def _native(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
