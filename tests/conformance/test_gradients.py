@@ -191,8 +191,8 @@ def test_the_tree_of_long_windows_has_the_gradients_of_the_fold_step_by_step():
     weights = np.random.default_rng(1).normal(size=37)
 
     def by_tree(q_a, expected_q, r, discount, c):
-        ahead = discount * jnp.append(c[1:], 0)
-        return (weights * _as_tree(ahead, r + discount * expected_q - q_a)).sum()
+        delta = r + discount * expected_q - q_a
+        return (weights * _as_tree(discount[:-1] * c[1:], delta[:-1], delta[-1:])).sum()
 
     by_jax = jax.jit(jax.grad(by_tree, argnums=range(5)))(*(window[name] for name in STEPS))
     given = {name: torch.tensor(value, requires_grad=True) for name, value in window.items()}

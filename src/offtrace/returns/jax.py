@@ -83,16 +83,15 @@ def _targets(window: Window, trace: Any) -> Array:
 @jax.jit
 def _targets_given(window: Window, c: Array) -> Array:
     window, c = _cut(window, c)
-    ahead = _ahead(window.discount, c)
-    next_q_a = _next(value_of_taken(window))
-    return _finish(window, _fold(ahead, _one_step(window) - product(ahead, next_q_a)))
+    ahead, one_step = product(window.discount[:-1], c[1:]), _one_step(window)
+    return _finish(window, _fold(ahead, one_step[:-1] - product(ahead, value_of_taken(window)[1:]), one_step[-1:]))
 
 
 @jax.jit
 def _corrections(window: Window, c: Array) -> Array:
     window, c = _cut(window, c)
     delta = _one_step(window) - window.q_a
-    return _finish(window, _fold(_ahead(window.discount, c), delta))
+    return _finish(window, _fold(product(window.discount[:-1], c[1:]), delta[:-1], delta[-1:]))
 
 
 def _trajectory_aware_targets(window: Window, trace: Any) -> Array:
@@ -149,37 +148,33 @@ _any_trajectory_aware = _trajectory_aware_targets
 _trajectory_aware = jax.jit(_trajectory_aware_targets)
 
 
-def _fold(m: Array, b: Array) -> Array:
-    """G_t = b_t + m_t G_{t+1}, from the last row to the first."""
-    n = b.shape[0]
-    if n <= 1:
-        return b
-    return lax.platform_dependent(m, b, cpu=_step_by_step if n < 4096 else _as_tree, default=_as_tree)
+def _fold(m: Array, b: Array, last: Array) -> Array:
+    """G_t = b_t + m_t G_{t+1} before the last row, which is given: (n−1, …), (n−1, …) and (1, …) to (n, …)."""
+    if b.shape[0] == 0:
+        return last
+    forms = {"cpu": _step_by_step if b.shape[0] < 4096 else _as_tree, "default": _as_tree}
+    return lax.platform_dependent(m, b, last, **forms)
 
 
-def _step_by_step(m: Array, b: Array) -> Array:
+def _step_by_step(m: Array, b: Array, last: Array) -> Array:
     def step(later: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         now = row[1] + product(row[0], later)
         return now, now
 
-    return lax.scan(step, jnp.zeros_like(b[0]), (m, b), reverse=True)[1]
+    return jnp.concatenate([lax.scan(step, last[0], (m, b), reverse=True)[1], last])
 
 
-def _as_tree(m: Array, b: Array) -> Array:
+def _as_tree(m: Array, b: Array, last: Array) -> Array:
     def join(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
         return product(earlier[0], later[0]), earlier[1] + product(earlier[0], later[1])
 
+    m, b = jnp.concatenate([m, jnp.zeros_like(last)]), jnp.concatenate([b, last])
     return lax.associative_scan(join, (m, b), reverse=True)[1]
 
 
 def _next(rows: Array) -> Array:
     """Row t+1 in row t, and zeros in the last."""
     return jnp.concatenate([rows[1:], jnp.zeros_like(rows[:1])])
-
-
-def _ahead(discount: Array, c: Array) -> Array:
-    """discount_t c_{t+1}: how much of Δ_{t+1} reaches row t."""
-    return product(discount, _next(c))
 
 
 def _one_step(window: Window) -> Array:
