@@ -1,6 +1,7 @@
 """For all tests."""
 
 import os
+import signal
 import sys
 from collections.abc import Generator
 
@@ -21,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     }
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does so for what it runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -19,8 +19,10 @@ LANES = 8
 ANY_ORDER = ("reassoc", "contract", "nsz")
 """Sums in any order, but NaN and infinities are kept: they tell that Q needs care."""
 
-WHOLE, SMALL = ir.IntType(64), ir.IntType(32)
-DOUBLE = ir.DoubleType()
+VALUE, Q_A, PI_A, C = range(4)
+"""What a slab holds of each of its rows: E_π Q(x, ·), Q(x, a), π(a|x) and c."""
+
+WHOLE, SMALL, DOUBLE = ir.IntType(64), ir.IntType(32), ir.DoubleType()
 
 
 class Writer:
@@ -33,15 +35,15 @@ class Writer:
     def array(self, kind: Any, value: Any) -> Any:
         return self.context.make_array(kind)(self.context, self.builder, value)
 
+    def everywhere(self, number: Any) -> Any:
+        unset = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
+        first = self.builder.insert_element(unset, number, SMALL(0))
+        return self.builder.shuffle_vector(first, unset, ir.Constant(ir.VectorType(SMALL, LANES), [0] * LANES))
+
     def below(self, count: Any) -> Any:
         """The lanes 0, 1, … below a count."""
-        unset = ir.Constant(ir.VectorType(WHOLE, LANES), ir.Undefined)
-        first = self.builder.insert_element(unset, count, SMALL(0))
-        counts = self.builder.shuffle_vector(first, unset, ir.Constant(ir.VectorType(SMALL, LANES), [0] * LANES))
-        return self.builder.icmp_unsigned("<", ir.Constant(unset.type, list(range(LANES))), counts)
-
-    def same(self, number: float, kind: Any = None) -> Any:
-        return ir.Constant(ir.VectorType(kind or self.number, LANES), [number] * LANES)
+        lanes = ir.Constant(ir.VectorType(WHOLE, LANES), list(range(LANES)))
+        return self.builder.icmp_unsigned("<", lanes, self.everywhere(count))
 
     def load(self, start: Any, i: Any, used: Any = None) -> Any:
         """Eight numbers from start[i] on; 0 in lanes that are not used."""
@@ -76,8 +78,8 @@ class Writer:
 
     def product(self, m: Any, x: Any) -> Any:
         """m x, and 0 where m is 0, whatever x is."""
-        zero = self.same(0.0, DOUBLE)
-        return self.builder.select(self.builder.fcmp_unordered("!=", m, zero), self.builder.fmul(m, x), zero)
+        zeros = ir.Constant(m.type, [0.0] * LANES)
+        return self.builder.select(self.builder.fcmp_unordered("!=", m, zeros), self.builder.fmul(m, x), zeros)
 
     def eight_by_eight(self, count: Any, body: Callable[[Any, Any], None]) -> None:
         """body(i, None) for i = 0, 8, …, and body(i, used) for what is left over."""
@@ -218,8 +220,7 @@ def _write_carry(
         arrays = {i: writer.array(kind, given[i]) for i, kind in kinds.items()}
         at, steps, count, first_row = given[3], given[4], given[5], given[9]
         width = cgutils.unpack_tuple(builder, arrays[8].shape)[1]
-        lambdas = builder.insert_element(ir.Constant(ir.VectorType(DOUBLE, LANES), ir.Undefined), given[7], SMALL(0))
-        lambdas = builder.shuffle_vector(lambdas, lambdas, ir.Constant(ir.VectorType(SMALL, LANES), [0] * LANES))
+        lambdas = writer.everywhere(given[7])
         with cgutils.for_range(builder, steps) as loop:
             earlier = builder.mul(builder.sub(builder.sub(steps, loop.index), WHOLE(1)), count)
             step, slab_row = builder.add(at, earlier), builder.add(first_row, earlier)
@@ -240,9 +241,6 @@ def _write_carry(
 
     return types.void(r, discount, out, at, steps, count, carried, lambda_, slab, row), write
 
-
-VALUE, Q_A, PI_A, C = range(4)
-"""What a slab holds of each of its rows: E_π Q(x, ·), Q(x, a), π(a|x) and c."""
 
 carry: Any = intrinsic(_write_carry)
 """carry(r, discount, out, at, steps, count, carried, lambda_, slab, row): the recursion, from the last step back.

@@ -48,6 +48,7 @@ def stratified_bootstrap(
     Games are the same in every resample: the spread is that of new seeds, not of new games. It is that of the runs
     at hand, so a game with one run adds none. Draws do not depend on the order of the games in the mapping.
 
+    >>> from offtrace.scores import mean
     >>> samples = stratified_bootstrap({"pong": [1.0, 3.0]}, mean, rng=np.random.default_rng(0))
     >>> samples.shape, sorted(set(samples.tolist()))
     ((2000,), [1.0, 2.0, 3.0])
@@ -66,6 +67,7 @@ def interval(
     interval of the mean is about √((n − 1)/n) of the right width: on 5 games a 95 % interval covers some 94 % of the
     time with 30 runs, and some 86 % with 3.
 
+    >>> from offtrace.scores import iqm, mean
     >>> scores = {"breakout": [4.0, 6.0], "pong": [20.0, 22.0]}  # both ends are drawn 1 time in 16
     >>> interval(scores, mean, rng=np.random.default_rng(0))
     Interval(value=13.0, low=12.0, high=14.0, num_runs=4, reason=None)
@@ -96,6 +98,7 @@ def paired_difference(
     takes the same seeds of both: what a seed does to both then drops out of the interval. A difference that rounding
     alone can make is 0, so that no verdict rests on the order of a sum.
 
+    >>> from offtrace.scores import mean
     >>> a, b = {"pong": [3.0, 5.0, 10.0, 6.0]}, {"pong": [2.0, 4.0, 9.0, 5.0]}
     >>> paired_difference(a, b, mean, rng=np.random.default_rng(0), paired=True)
     Interval(value=1.0, low=1.0, high=1.0, num_runs=8, reason=None)
