@@ -230,8 +230,8 @@ def test_lambda_zero_is_the_one_step_target_in_every_library(library, case):
         assert_same_to_rounding(one_step, targets(case, ot.OneStep()), case)
         for cls in ot.TRACES.values():
             got = targets(case, cls(0.0), library)
-            # the torch recursion gives Δ, and Q + (target − Q) rounds once more in all but trajectory-aware traces
-            if library == "jax" or cls.markov:
+            # trajectory-aware traces round once more in torch; XLA rounds each program in its own way
+            if library == "torch" and cls.markov:
                 np.testing.assert_array_equal(got, one_step)
             else:
                 assert_same_to_rounding(got, one_step, case)

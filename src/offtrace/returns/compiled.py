@@ -10,7 +10,7 @@ from numba.extending import overload
 from numpy import float64, int64, uint64
 
 from offtrace.kernels import jit
-from offtrace.returns.lanes import PI_A, Q_A, VALUE, C, carry, dots, totals
+from offtrace.returns.lanes import PI_A, Q_A, VALUE, C, carry, dots, read_rows, totals
 from offtrace.traces import (
     RBIS,
     ImportanceSampling,
@@ -39,12 +39,11 @@ SLAB = 2048
 
 
 @jit()
-def _expect(q, pi, t, b, rows, slab):
-    """E_π Q of the rows (t, b), (t, b+1), …; where π is 0 nothing counts of Q."""
-    dots(q, pi, t, b, rows, slab[VALUE])
+def _take_care(q, pi, t, b, rows, slab):
+    """Where E_π Q came out strange: once more, without reading Q where π is 0."""
     if _finite(slab[VALUE], rows):
         return
-    for j in range(rows):  # something is strange: once more, with care
+    for j in range(rows):
         if slab[VALUE, j] - slab[VALUE, j] == 0:
             continue
         total = q.dtype.type(0)
@@ -60,20 +59,6 @@ def _finite(values, count):
     for j in range(uint64(count)):
         total += values[j] - values[j]  # 0, or NaN where the value is NaN or infinite
     return total == 0
-
-
-@jit()
-def _look_up(q, pi, a, t, b, at, rows, slab):
-    """Q and π of the actions taken in these rows; whether every action exists."""
-    t, b, at, last = uint64(t), uint64(b), uint64(at), uint64(q.shape[2] - 1)
-    lost = False
-    for i in range(at, at + uint64(rows)):
-        lost |= uint64(a.flat[i]) > last  # a negative one is beyond the last, too
-    for j in range(uint64(rows)):
-        action = min(uint64(a.flat[at + j]), last)
-        slab[Q_A, j] = q[t, b + j, action]
-        slab[PI_A, j] = pi[t, b + j, action]
-    return not lost
 
 
 @jit()
@@ -131,10 +116,15 @@ def _real(mask, i):
 
 @jit()
 def _actions_exist(a, mask, at, rows, num_actions):
-    for i in range(at, at + rows):
-        if _real(mask, i) and not 0 <= a.flat[i] < num_actions:
-            return False
-    return True
+    """Those of real steps."""
+    lost = False
+    for i in range(uint64(at), uint64(at + rows)):
+        lost |= uint64(a.flat[i]) >= uint64(num_actions)  # a negative one is beyond the last, too
+    if lost and mask.size > 0:
+        lost = False
+        for i in range(at, at + rows):
+            lost |= mask.flat[i] and not 0 <= a.flat[i] < num_actions
+    return not lost
 
 
 @jit()
@@ -221,7 +211,8 @@ def _targets(
     neighbours = q.strides[0] == batch * q.strides[1] and pi.strides[0] == batch * pi.strides[1]
     for b in range(start, stop, SLAB):
         count = min(SLAB, stop - b)
-        _expect(q, pi, n, b, count, slab)
+        dots(q, pi, n, b, count, slab[VALUE])
+        _take_care(q, pi, n, b, count, slab)
         for j in range(count):
             carried[j] = slab[VALUE, j]
         if validate:
@@ -232,9 +223,9 @@ def _targets(
             t = max(above - steps, unread)
             rows, at = count * (above - t), t * batch + b
             above = t
-            _expect(q, pi, t, b, rows, slab)
-            exist = _look_up(q, pi, a, t, b, at, rows, slab)
-            fine &= exist or _actions_exist(a, mask, at, rows, q.shape[2])
+            read_rows(q, pi, a, t, b, at, rows, slab)
+            _take_care(q, pi, t, b, rows, slab)
+            fine &= _actions_exist(a, mask, at, rows, q.shape[2])
             if q_a_given.size > 0:
                 for j in range(rows):
                     slab[Q_A, j] = q_a_given.flat[at + j]

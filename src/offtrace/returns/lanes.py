@@ -5,7 +5,7 @@ time it is entered it first asks which arrays overlap. Written out for eight lan
 row of 6 actions takes 0.9 ns instead of 2.5, and a step of a few windows costs no call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,54 +102,90 @@ class Writer:
         return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, takes), name)
 
 
-# -- Σ_a π(a|x) Q(x, a) and Σ_a π(a|x) -------------------------------------------------------------------------
+# -- Σ_a π(a|x) Q(x, a) and what else is read of a row -----------------------------------------------------------
 
 
-def _write_sums(context: Any, builder: Any, kinds: Any, given: Any, term: Callable[..., Any], count: int) -> None:
-    """out[j] = Σ_i term(x[t, b+j, i], …) for j < rows, from `count` arrays x, then t, b, rows and out."""
-    writer, pointer = Writer(context, builder, kinds[0].dtype), ir.IntType(8).as_pointer()
-    t, b, rows = given[count : count + 3]
-    inputs = []
-    for kind, value in zip(kinds[:count], given[:count], strict=True):
+def _write_sums(
+    writer: Writer,
+    inputs: Sequence[tuple[Any, Any]],
+    place: tuple[Any, Any],
+    rows: Any,
+    sums: Any,
+    term: Callable[..., Any],
+    also: Callable[[Any, list[Any]], None] | None = None,
+) -> None:
+    """sums[j] = Σ_i term(x[t, b+j, i], …) for j < rows; and whatever else is done with a row at hand."""
+    context, builder = writer.context, writer.builder
+    starts, strides = [], []
+    for kind, value in inputs:
         array = writer.array(kind, value)
-        start = cgutils.get_item_pointer(context, builder, kind, array, [t, b, WHOLE(0)], wraparound=False)
-        inputs.append((builder.bitcast(start, pointer), cgutils.unpack_tuple(builder, array.strides)[1]))
+        start = cgutils.get_item_pointer(context, builder, kind, array, [*place, WHOLE(0)], wraparound=False)
+        starts.append(builder.bitcast(start, ir.IntType(8).as_pointer()))
+        strides.append(cgutils.unpack_tuple(builder, array.strides)[1])
         actions = cgutils.unpack_tuple(builder, array.shape)[2]
-    sums = writer.array(kinds[-1], given[-1]).data
     full = builder.and_(actions, WHOLE(-LANES))
     used = writer.below(builder.sub(actions, full))
     total = cgutils.alloca_once(builder, ir.VectorType(writer.number, LANES))
     with cgutils.for_range(builder, rows) as loop:
-        starts = [builder.gep(start, [builder.mul(loop.index, stride)]) for start, stride in inputs]
-        starts = [builder.bitcast(start, writer.number.as_pointer()) for start in starts]
-        builder.store(term(*(writer.load(start, full, used) for start in starts)), total)
+        here = [builder.gep(x, [builder.mul(loop.index, stride)]) for x, stride in zip(starts, strides, strict=True)]
+        here = [builder.bitcast(x, writer.number.as_pointer()) for x in here]
+        builder.store(term(*(writer.load(x, full, used) for x in here)), total)
         with cgutils.for_range_slice(builder, WHOLE(0), full, WHOLE(LANES), inc=True) as (i, _):
-            more = term(*(writer.load(start, i) for start in starts))
+            more = term(*(writer.load(x, i) for x in here))
             builder.store(builder.fadd(builder.load(total), more, flags=ANY_ORDER), total)
         builder.store(writer.total(builder.load(total)), builder.gep(sums, [loop.index]))
+        if also is not None:
+            also(loop.index, here)
 
 
 def _write_dots(typing: Any, q: Any, pi: Any, t: Any, b: Any, rows: Any, out: Any) -> Any:
-    def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        _write_sums(context, builder, signature.args, given, lambda x, y: builder.fmul(x, y, flags=ANY_ORDER), 2)
+    def write(context: Any, builder: Any, _: Any, given: Any) -> Any:
+        writer, sums = Writer(context, builder, q.dtype), context.make_array(out)(context, builder, given[5]).data
+        inputs = ((q, given[0]), (pi, given[1]))
+        _write_sums(writer, inputs, given[2:4], given[4], sums, lambda x, y: builder.fmul(x, y, flags=ANY_ORDER))
         return context.get_dummy_value()
 
     return types.void(q, pi, t, b, rows, out), write
 
 
+def _write_rows(typing: Any, q: Any, pi: Any, a: Any, t: Any, b: Any, at: Any, rows: Any, slab: Any) -> Any:
+    def write(context: Any, builder: Any, _: Any, given: Any) -> Any:
+        writer = Writer(context, builder, q.dtype)
+        taken, kept = writer.array(a, given[2]).data, writer.array(slab, given[7])
+        num_actions = cgutils.unpack_tuple(builder, writer.array(q, given[0]).shape)[2]
+        width = cgutils.unpack_tuple(builder, kept.shape)[1]
+
+        def look_up(j: Any, here: list[Any]) -> None:
+            action = builder.load(builder.gep(taken, [builder.add(given[5], j)]))
+            action = action if action.type == WHOLE else builder.sext(action, WHOLE)
+            action = builder.select(builder.icmp_unsigned("<", action, num_actions), action, WHOLE(0))
+            for start, kind in zip(here, (Q_A, PI_A), strict=True):
+                place = builder.add(j, builder.mul(width, WHOLE(kind)))
+                builder.store(builder.load(builder.gep(start, [action])), builder.gep(kept.data, [place]))
+
+        inputs = ((q, given[0]), (pi, given[1]))
+        term = lambda x, y: builder.fmul(x, y, flags=ANY_ORDER)  # noqa: E731
+        _write_sums(writer, inputs, given[3:5], given[6], kept.data, term, look_up)
+        return context.get_dummy_value()
+
+    return types.void(q, pi, a, t, b, at, rows, slab), write
+
+
 def _write_totals(typing: Any, pi: Any, t: Any, b: Any, rows: Any, out: Any) -> Any:
-    def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def write(context: Any, builder: Any, _: Any, given: Any) -> Any:
         def term(x: Any) -> Any:
             zeros, lost = (ir.Constant(x.type, [number] * LANES) for number in (0.0, float("-inf")))
             return builder.select(builder.fcmp_ordered("<", x, zeros), lost, x)
 
-        _write_sums(context, builder, signature.args, given, term, 1)
+        writer, sums = Writer(context, builder, pi.dtype), context.make_array(out)(context, builder, given[4]).data
+        _write_sums(writer, ((pi, given[0]),), given[1:3], given[3], sums, term)
         return context.get_dummy_value()
 
     return types.void(pi, t, b, rows, out), write
 
 
 _dots: Any = intrinsic(_write_dots)
+_rows: Any = intrinsic(_write_rows)
 _totals: Any = intrinsic(_write_totals)
 
 
@@ -157,6 +193,12 @@ _totals: Any = intrinsic(_write_totals)
 def dots_in_lanes(q: Any, pi: Any, t: int, b: int, rows: int, out: Any) -> None:
     """See `dots`; the actions of a row have to lie side by side."""
     _dots(q, pi, t, b, rows, out)
+
+
+@jit()
+def rows_in_lanes(q: Any, pi: Any, a: Any, t: int, b: int, at: int, rows: int, slab: Any) -> None:
+    """See `read_rows`; the actions of a row have to lie side by side."""
+    _rows(q, pi, a, t, b, at, rows, slab)
 
 
 @jit()
@@ -176,6 +218,16 @@ def dots_one_by_one(q: Any, pi: Any, t: int, b: int, rows: int, out: Any) -> Non
 
 
 @jit()
+def rows_one_by_one(q: Any, pi: Any, a: Any, t: int, b: int, at: int, rows: int, slab: Any) -> None:
+    """See `read_rows`."""
+    dots_one_by_one(q, pi, t, b, rows, slab[VALUE])
+    for j in range(rows):
+        action = a.flat[at + j] if 0 <= a.flat[at + j] < q.shape[2] else 0
+        slab[Q_A, j] = q[t, b + j, action]
+        slab[PI_A, j] = pi[t, b + j, action]
+
+
+@jit()
 def totals_one_by_one(pi: Any, t: int, b: int, rows: int, out: Any) -> None:
     """See `totals`."""
     for j in range(rows):
@@ -192,6 +244,12 @@ dots = dots_in_lanes if MASKS else dots_one_by_one
 """dots(q, pi, t, b, rows, out): out[j] = Σ_i π[t, b+j, i] Q[t, b+j, i] for j < rows, all of one dtype.
 
 j may run on beyond the batch into the next step, where the rows of one follow those of the other in memory.
+"""
+
+read_rows = rows_in_lanes if MASKS else rows_one_by_one
+"""read_rows(q, pi, a, t, b, at, rows, slab): the same sums, and Q and π of the actions taken, into a slab.
+
+Actions are counted on from row to row, the first is at `at`; one that does not exist is taken for action 0.
 """
 
 totals = totals_in_lanes if MASKS else totals_one_by_one
