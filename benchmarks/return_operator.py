@@ -190,9 +190,17 @@ def torch_compiled(w: Window) -> Function:
 # -- peers: NumPy, and the floor -----------------------------------------------------------------------------
 
 
+def einsum_loop(w: Window) -> Function:
+    return numpy_targets(w, lambda pi, q: np.einsum("tba,tba->tb", pi, q))
+
+
 def numpy_loop(w: Window) -> Function:
+    return numpy_targets(w, lambda pi, q: (pi * q).sum(axis=-1))
+
+
+def numpy_targets(w: Window, expectation: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Function:
     def targets() -> np.ndarray:
-        expected_q = np.einsum("tba,tba->tb", w.pi[1:], w.q[1:])
+        expected_q = expectation(w.pi[1:], w.q[1:])
         taken = w.a[..., None]
         q_a = np.take_along_axis(w.q[:-1], taken, axis=-1)[..., 0]
         c = np.minimum(np.float32(1), np.take_along_axis(w.pi[:-1], taken, axis=-1)[..., 0] / w.mu_a)
@@ -258,6 +266,7 @@ BENCHMARK = Benchmark(
         "torch loop, stacked": torch_eager(torch_stacked),
         "torch.compile": torch_compiled,
         "NumPy loop": numpy_loop,
+        "NumPy loop, einsum": einsum_loop,
     },
     ours=("offtrace", "offtrace, torch", "offtrace, jax.jit"),
     slow=("torch.compile",),

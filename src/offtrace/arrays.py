@@ -92,6 +92,16 @@ def product(m: Array, x: Array) -> Array:
     return m * xp.where((m == 0) & ~xp.isfinite(x), 0, x)
 
 
+def joint_product(x: Array, y: Array) -> Array:
+    """x y, where a 0 on either side keeps what is no number on the other out of it.
+
+    >>> joint_product(np.array([0.0, np.inf, 2.0]), np.array([np.nan, 0.0, 5.0]))
+    array([ 0.,  0., 10.])
+    """
+    xp = namespace(x, y)
+    return xp.where((y == 0) & ~xp.isfinite(x), 0, x) * xp.where((x == 0) & ~xp.isfinite(y), 0, y)
+
+
 def expectation(q: Array, pi: Array) -> Array:
     """E_π Q(x, ·) = Σ_a π(a|x) Q(x, a), over the last axis; where π is 0 nothing is read from Q.
 

@@ -1,6 +1,9 @@
 """How the compiled parts are compiled. Importing this loads Numba; nothing does before it is needed."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -9,10 +12,20 @@ import numba
 def jit(**options: Any) -> Callable:
     """`numba.njit` without the GIL, the compile kept on disk, where there is a disk to keep it on."""
 
-    def wrap(function: Callable) -> Callable:
+    def wrap(function: Any) -> Callable:
         try:
-            return numba.njit(nogil=True, error_model="numpy", cache=True, **options)(function)
+            kernel = numba.njit(nogil=True, error_model="numpy", cache=True, **options)(function)
         except RuntimeError:  # no folder that may be written to
             return numba.njit(nogil=True, error_model="numpy", **options)(function)
+        # Numba looks at the kernel's own file only, but a kernel is made of others in its room, too
+        with suppress(AttributeError):
+            kept = kernel._cache._cache_file
+            kept._source_stamp = (kept._source_stamp, _last_change(Path(function.__code__.co_filename).parent))
+        return kernel
 
     return wrap
+
+
+@cache
+def _last_change(room: Path) -> int:
+    return max((file.stat().st_mtime_ns for file in room.glob("*.py")), default=0)

@@ -27,7 +27,7 @@ def num_threads() -> int:
     """`OFFTRACE_NUM_THREADS`, or the cores this process may use, 16 at most."""
     asked = os.environ.get("OFFTRACE_NUM_THREADS", "")
     if asked:
-        if not asked.isdigit() or int(asked) < 1:
+        if not asked.isdecimal() or int(asked) < 1:
             raise ValueError(f"`OFFTRACE_NUM_THREADS` must be a whole number of at least 1; got {asked!r}.")
         return int(asked)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import offtrace as ot
+from offtrace.returns import jax as returns_jax
+from offtrace.returns import torch as returns_torch
 
 LAMBDA = 0.85
 MODES = ["next-step", "same-step", "padding"]
@@ -283,3 +285,13 @@ def test_large_batches_equal_small_ones(shape: tuple[int, int]) -> None:
     strided = {k: np.swapaxes(np.ascontiguousarray(np.swapaxes(v, 0, 1)), 0, 1) for k, v in arguments.items()}
     assert not strided["q"].flags.c_contiguous
     assert np.array_equal(whole, ot.targets(**strided, trace=ot.Retrace(0.9)))
+
+
+def test_a_tree_whose_products_overflow_gives_zero_where_all_corrections_are() -> None:
+    """π/μ = 10 in 5000 steps: their product is no number, but there is nothing that it multiplies."""
+    n = 5000
+    m, b = np.full(n - 1, 9, np.float32), np.zeros(n, np.float32)
+    by_jax = jax.jit(returns_jax._as_tree)(m, b[:-1], b[-1:])
+    by_torch = returns_torch._as_tree(torch.from_numpy(np.append(m, np.float32(0))), torch.from_numpy(b))
+    np.testing.assert_array_equal(by_jax, b)
+    np.testing.assert_array_equal(by_torch, b)

@@ -1,5 +1,9 @@
 """The compiled kernel takes rows in slabs: windows that need several, in every layout, give the same answer."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +11,7 @@ import pytest
 
 import offtrace as ot
 from offtrace import threads
+from offtrace.kernels import jit
 from offtrace.returns import compiled, lanes
 
 SHAPES = {
@@ -180,6 +185,70 @@ def test_sums_tell_what_is_no_number(strange: float) -> None:
                 assert not np.isfinite(out[1])
 
 
+@jit()
+def carried_in_lanes(r, discount, out, at, steps, count, carried, lambda_, slab, row):
+    lanes._carry(r, discount, out, at, steps, count, carried, lambda_, slab, row)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [1, 5, 8, 21])
+def test_the_recursion_in_lanes_and_one_by_one(count: int, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    r, discount = rng.normal(size=(2, 6, count)).astype(dtype)
+    slab, first = rng.normal(size=(4, 4 * count + 3)).astype(dtype), rng.normal(size=count)
+    discount[3, 0] = slab[lanes.C, 3 + count] = 0
+    first[0], slab[lanes.Q_A, 3 + count] = np.nan, np.inf  # behind a factor of 0
+    found = []
+    for function in (carried_in_lanes, lanes.carry_one_by_one):
+        out, carried = np.full((6, count), 7, dtype), first.copy()
+        function(r, discount, out, count, 3, count, carried, 0.9, slab, 3)
+        np.testing.assert_array_equal(out[[0, 4, 5]], 7)
+        found.append((out, carried))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=10 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-14)
+    assert np.isfinite(found[0][0]).all()
+
+
+@pytest.mark.parametrize("name", ["mu_a", "reset", "mask"])
+def test_an_array_without_rows_is_refused(name: str) -> None:
+    w = window((4, 3, 2)) | {name: np.empty((0, 3), float if name == "mu_a" else bool)}
+    for validate in (True, False):
+        with pytest.raises(ValueError, match=f"`{name}` must have the shape of `r`"):
+            ot.targets(**w, trace=ot.Retrace(0.9), validate=validate)
+
+
+def test_what_may_not_be_written_to_is_not() -> None:
+    """Not even by a trace of the user's own; and the kernels serve it without being compiled again."""
+    w = window((7, 3, 2))
+    expected = ot.targets(**w, trace=ot.Retrace(0.9))
+    for value in w.values():
+        value.flags.writeable = False
+    before = len(compiled._targets.signatures)
+    np.testing.assert_array_equal(ot.targets(**w, trace=ot.Retrace(0.9)), expected)
+    assert len(compiled._targets.signatures) == before
+
+    def careless(*, pi_a: np.ndarray, mu_a: np.ndarray) -> np.ndarray:
+        mu_a *= 2
+        return np.minimum(1, pi_a / mu_a)
+
+    with pytest.raises(ValueError, match="read-only"):
+        ot.targets(**w, trace=careless)
+
+
+@pytest.mark.parametrize("switch", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
+def test_under_a_magnifying_glass(switch: str, tmp_path: Path) -> None:
+    """Numba can be switched off, or told to check indices, to look at what a kernel does step by step."""
+    code = """
+import numpy as np, offtrace as ot
+q, pi = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+a, r, discount, mu_a = np.array([1, 0]), np.array([1.0, 1.5]), np.array([0.5, 0.0]), np.array([0.5, 1.0])
+print(ot.targets(q=q, pi=pi, a=a, r=r, discount=discount, mu_a=mu_a, trace=ot.Retrace(1.0)).tolist())
+"""
+    environment = {**os.environ, switch: "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[1.75, 1.5]\n", done.stderr
+
+
 def test_an_action_that_does_not_exist_is_found_in_every_slab() -> None:
     for shape in SHAPES.values():
         for row in (0, shape[0] // 2, shape[0] - 1):
@@ -187,7 +256,5 @@ def test_an_action_that_does_not_exist_is_found_in_every_slab() -> None:
                 w = window(shape)
                 w["a"][row, -1] = action
                 for validate in (True, False):
-                    if row == 0 and not validate:
-                        continue  # row 0 is read by the checks only
                     with pytest.raises(ValueError, match="`a`"):
                         ot.targets(**w, trace=ot.Retrace(0.9), validate=validate)

@@ -10,7 +10,7 @@ from numba.extending import overload
 from numpy import float64, int64, uint64
 
 from offtrace.kernels import jit
-from offtrace.returns.lanes import PI_A, Q_A, VALUE, C, carry, dots, read_rows, totals
+from offtrace.returns.lanes import PI_A, Q_A, RUNS_ON, VALUE, C, carry, dots, read_rows, totals
 from offtrace.traces import (
     RBIS,
     ImportanceSampling,
@@ -181,11 +181,12 @@ def _steps(r, discount, slab, mu_a, target, mask, at, rows, tolerance):
 
 
 @jit()
-def _fit(q, pi, a, r, discount, mu_a, reset, mask):
+def _fit(kind, q, pi, a, r, discount, mu_a, reset, mask):
     """Whether these are the shapes of one window, with something in it."""
     n, batch = r.shape
     fit = q.shape[0] == n + 1 and q.shape[1] == batch and pi.shape == q.shape and q.size > 0 and r.size > 0
-    fit &= a.shape == r.shape and discount.shape == r.shape and (mu_a.size == 0 or mu_a.shape == r.shape)
+    fit &= a.shape == r.shape and discount.shape == r.shape
+    fit &= mu_a.shape == r.shape or not (kind == RETRACE or kind == IS)
     return fit and (reset.size == 0 or reset.shape == r.shape) and (mask.size == 0 or mask.shape == r.shape)
 
 
@@ -199,7 +200,7 @@ def _targets(
     of a batch whose rows are neighbours in memory.
     Reports FINE, or that something is strange: not that it is wrong, the door looks more closely then.
     """
-    if not _fit(q, pi, a, r, discount, mu_a, reset, mask):
+    if not _fit(kind, q, pi, a, r, discount, mu_a, reset, mask):
         return STRANGE
     n, batch = r.shape
     validate, cut = tolerance >= 0, reset.size > 0 or mask.size > 0
@@ -208,7 +209,7 @@ def _targets(
     fine = True
     carried = np.empty(min(SLAB, stop - start), float64)
     slab = np.empty((4, min(SLAB, n * (stop - start))), q.dtype)
-    neighbours = q.strides[0] == batch * q.strides[1] and pi.strides[0] == batch * pi.strides[1]
+    neighbours = RUNS_ON and q.strides[0] == batch * q.strides[1] and pi.strides[0] == batch * pi.strides[1]
     for b in range(start, stop, SLAB):
         count = min(SLAB, stop - b)
         dots(q, pi, n, b, count, slab[VALUE])
@@ -250,6 +251,7 @@ def _targets(
                 fine &= _distributions(pi, t, b, at, rows, discount, mask, batch, tolerance, slab[C])
                 fine &= reset.size == 0 or not _crosses(reset, mask, discount, batch, at, rows)
         if not validate:
+            fine &= _actions_exist(a, mask, b, count, q.shape[2])
             _first_step(r, discount, mask, out, b, count, carried)
     return FINE if fine else STRANGE
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from offtrace.arrays import Array, expectation, known, lead, product
+from offtrace.arrays import Array, expectation, joint_product, known, lead, product
 from offtrace.likelihoods import TOLERANCE
 from offtrace.parameters import register_with_jax
 from offtrace.returns import checks
@@ -166,7 +166,7 @@ def _step_by_step(m: Array, b: Array, last: Array) -> Array:
 
 def _as_tree(m: Array, b: Array, last: Array) -> Array:
     def join(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
-        return product(earlier[0], later[0]), earlier[1] + product(earlier[0], later[1])
+        return joint_product(earlier[0], later[0]), earlier[1] + joint_product(earlier[0], later[1])
 
     m, b = jnp.concatenate([m, jnp.zeros_like(last)]), jnp.concatenate([b, last])
     return lax.associative_scan(join, (m, b), reverse=True)[1]

@@ -8,6 +8,7 @@ row of 6 actions takes 0.9 ns instead of 2.5, and a step of a few windows costs 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
@@ -237,8 +238,35 @@ def totals_one_by_one(pi: Any, t: int, b: int, rows: int, out: Any) -> None:
         out[j] = total
 
 
-MASKS = binding.get_host_cpu_features().get("avx2", False)
-"""A processor without masked loads goes one by one."""
+@jit()
+def carry_one_by_one(
+    r: Any,
+    discount: Any,
+    out: Any,
+    at: int,
+    steps: int,
+    count: int,
+    carried: Any,
+    lambda_: float,
+    slab: Any,
+    row: int,
+) -> None:
+    """See `carry`."""
+    for step in range(steps - 1, -1, -1):
+        for j in range(count):
+            i, k = at + step * count + j, row + step * count + j
+            d, c = np.float64(discount.flat[i]), lambda_ * slab[C, k]
+            target = np.float64(r.flat[i]) + (d * carried[j] if d != 0 else 0.0)
+            out.flat[i] = target
+            carried[j] = slab[VALUE, k] + (c * (target - slab[Q_A, k]) if c != 0 else 0.0)
+
+
+COMPILED = not getattr(numba.config, "DISABLE_JIT", False)
+MASKS = COMPILED and binding.get_host_cpu_features().get("avx2", False)
+"""A processor without masked loads goes one by one, and so does Python itself."""
+
+RUNS_ON = COMPILED and not getattr(numba.config, "BOUNDSCHECK", None)
+"""Whether an index may run on into the next step: not where somebody looks at it."""
 
 dots = dots_in_lanes if MASKS else dots_one_by_one
 """dots(q, pi, t, b, rows, out): out[j] = Σ_i π[t, b+j, i] Q[t, b+j, i] for j < rows, all of one dtype.
@@ -300,7 +328,9 @@ def _write_carry(
     return types.void(r, discount, out, at, steps, count, carried, lambda_, slab, row), write
 
 
-carry: Any = intrinsic(_write_carry)
+_carry: Any = intrinsic(_write_carry)
+
+carry: Any = _carry if MASKS else carry_one_by_one
 """carry(r, discount, out, at, steps, count, carried, lambda_, slab, row): the recursion, from the last step back.
 
 A step is `count` numbers of r, discount and out, counted on from row to row; the first step's first one is at `at`,

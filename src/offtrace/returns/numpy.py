@@ -1,5 +1,6 @@
 """NumPy arrays in and out: what comes in made ready for the kernels, and the kernel chosen."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -69,23 +70,24 @@ def quick(
     if reset is mask is None and q.nbytes < WORTH_THREADS // 2:
         status = _targets_if_ready(kind, trace.lambda_, q, pi, a, r, discount, mu_a, out, limit)
         return out if status == FINE else None
-    steps = (a, r, discount, mu_a)
-    ends = [NOTHING[BOOL] if end is None else end for end in (reset, mask)]
-    if not all(type(end) is ndarray and end.dtype == BOOL and end.ndim == 2 for end in ends):
+    steps, ends = (a, r, discount, mu_a), [end for end in (reset, mask) if end is not None]
+    if not all(type(end) is ndarray and end.dtype == BOOL and end.shape == r.shape for end in ends):
         return None
     if not all(array.flags.carray and array.ndim == 2 for array in (*steps, *ends)):
         return None
     if not (q.flags.carray and pi.flags.carray and pi.ndim == 3):
         return None
+    ends = (NOTHING[BOOL] if reset is None else reset, NOTHING[BOOL] if mask is None else mask)
     given = (q, pi, *steps, NOTHING[dtype], NOTHING[dtype], *ends, out)
     return out if _run(kind, _one_lambda(trace.lambda_), *given, limit=limit) == FINE else None
 
 
 def _run(kind: int, lambdas: np.ndarray, q: np.ndarray, *given: Any, limit: float) -> int:
     """In threads where it is large and each gets its share of the batch."""
+    arguments = _for_kernels((lambdas, q, *given))
 
     def kernel(start: int, stop: int) -> int:
-        return compiled._targets(kind, lambdas, q, *given, start, stop, limit)
+        return compiled._targets(kind, *arguments, start, stop, limit)
 
     return over_batch(kernel, q.shape[1], 2 * q.nbytes, least=LEAST_SHARE)
 
@@ -148,11 +150,11 @@ def fold(window: Window, q_a: np.ndarray, c: np.ndarray, *, as_targets: bool) ->
     out = np.empty(window.r.shape, window.r.dtype)
     if out.size == 0:
         return out
-    flat = [value.reshape(n, -1) for value in (q_a, window.expected_q, window.r, window.discount, c)]
+    flat = _for_kernels(value.reshape(n, -1) for value in (q_a, window.expected_q, window.r, window.discount, c))
     ends = [NOTHING[BOOL] if value is None else value.reshape(n, -1) for value in (window.reset, window.mask)]
 
     def kernel(start: int, stop: int) -> None:
-        compiled._fold(*flat, *ends, as_targets, out.reshape(n, -1), start, stop)
+        compiled._fold(*flat, *_for_kernels(ends), as_targets, out.reshape(n, -1), start, stop)
 
     over_batch(kernel, out.size // n, 6 * out.nbytes)
     return out
@@ -191,8 +193,7 @@ def ready(given: Window) -> tuple[Window, float]:
     dtype = FLOATS[wide]
     for i, value in enumerate(values):
         if value is not None and not (value.dtype == dtype and value.flags.carray):
-            native = _native(Window._fields[i], value, dtype)
-            values[i] = native if native.flags.writeable else np.asarray(_Readable(native))
+            values[i] = _native(Window._fields[i], value, dtype)
     return Window(*values), tol
 
 
@@ -261,7 +262,7 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
     if type(trace) in compiled.TRAJECTORY_AWARE:
         with np.errstate(over="ignore"):
             arrays = (one_step, delta, window.discount, np.exp(ratios), ratios)
-        flat = [np.ascontiguousarray(value.reshape(n, -1).T) for value in (*arrays, cut)]
+        flat = _for_kernels(np.ascontiguousarray(value.reshape(n, -1).T) for value in (*arrays, cut))
         columns = np.empty((out.size // n, n), out.dtype)
         rest = (step_lambdas(trace.lambda_, steps), flat.pop(), columns)
         kind = compiled.TRAJECTORY_AWARE[type(trace)]
@@ -318,13 +319,18 @@ def _readable(name: str, value: Any) -> np.ndarray:
     return value
 
 
-class _Readable:
-    """An array that may not be written to, as if it might: the kernels only read, and are compiled once for both."""
+class _Open:
+    """A window onto an array that may not be written to, which does not say so."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array  # kept alive by what is seen through this
-        (address, _), interface = array.__array_interface__["data"], array.__array_interface__
-        self.__array_interface__ = interface | {"data": (address, False)}
+        interface = array.__array_interface__
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+
+
+def _for_kernels(values: Iterable[np.ndarray]) -> list[np.ndarray]:
+    """For kernels, which only read: one that was compiled for arrays that may be written to serves others, too."""
+    return [value if value.flags.writeable else np.asarray(_Open(value)) for value in values]
 
 
 def _native(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offtrace.arrays import expectation, lead, product
+from offtrace.arrays import expectation, joint_product, lead, product
 from offtrace.likelihoods import tolerance
 from offtrace.returns import checks, lagwise
 from offtrace.returns import numpy as on_cpu
@@ -115,8 +115,8 @@ def _as_tree(m: Tensor, b: Tensor) -> Tensor:
     """G_t = b_t + m_t G_{t+1} in log₂ n rounds: each one doubles how far ahead a row has looked."""
     reach, n = 1, b.shape[0]
     while reach < n:
-        b = torch.cat([b[:-reach] + product(m[:-reach], b[reach:]), b[-reach:]])
-        m = torch.cat([product(m[:-reach], m[reach:]), torch.zeros_like(m[-reach:])])
+        b = torch.cat([b[:-reach] + joint_product(m[:-reach], b[reach:]), b[-reach:]])
+        m = torch.cat([joint_product(m[:-reach], m[reach:]), torch.zeros_like(m[-reach:])])
         reach *= 2
     return b
 
