@@ -239,7 +239,11 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
     n, steps = window.r.shape[0], window.r.shape
     if window.expected_q is None and window.a is not None:
         bare = window._replace(mu_a=None, pi_a=None, log_pi_a=None, log_mu_a=None)
-        one_step = targets(bare, _ONE_STEP, validate=validate, tol=tol)
+        one_step = None
+        if window.q_a is None:
+            one_step = quick(*bare[:6], *bare[11:], _ONE_STEP, validate, tol=tol)
+        if one_step is None:
+            one_step = targets(bare, _ONE_STEP, validate=validate, tol=tol)
         if validate:
             checks.check_likelihoods(window, trace, tol=tol)
     else:
