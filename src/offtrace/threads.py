@@ -46,7 +46,7 @@ if hasattr(os, "register_at_fork"):
 def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int, least: int = 1) -> list[Part]:
     """What `kernel(start, stop)` gives for the parts of `range(size)`, in order; in threads where it is large.
 
-    No part is smaller than `least`, unless all of it is.
+    There are no more parts than could be `least` each.
     """
     global _POOL
     parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, size // least)

@@ -182,6 +182,17 @@ def test_a_window_without_steps_has_empty_gradients(library, shape):
         assert value.shape == shape
 
 
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+def test_one_gradient_alone_is_the_one_among_all(ends):
+    """In torch only those that are wanted are computed."""
+    window = steps()
+    every = gradients("torch", ot.corrections, window, ends)
+    for name in STEPS:
+        alone = {name: window[name]}
+        got = gradients("torch", ot.corrections, alone, {k: v for k, v in window.items() if k != name} | ends)
+        np.testing.assert_array_equal(got[name], every[name])
+
+
 def test_the_tree_of_long_windows_has_the_gradients_of_the_fold_step_by_step():
     """From 4096 rows on the CPU folds as a tree; its gradient takes long to compile there, so it is taken of 37 rows,
     which are odd in number at three of the tree's levels: against the sequential fold of torch."""

@@ -999,8 +999,6 @@ RIGHT = {
 @pytest.mark.parametrize("odd", RIGHT.values(), ids=RIGHT)
 @pytest.mark.parametrize("names", [STEP_ARGUMENTS, ("q", "pi")], ids=["steps", "rows"])
 def test_row_13_right_answer(way: str, odd: Callable, names: tuple[str, ...]) -> None:
-    if (way, odd) == (NUMPY, read_only) and "q" in names:
-        names += STEP_ARGUMENTS  # Numba compiles for each choice of them: some, and here all, will do
     w = with_odd(way, names, odd)
     before = [np.array(take(v)) for v in w.values()]
     out = ot.targets(**w, trace=RETRACE, stop_gradient=way != GRAD)

@@ -306,20 +306,28 @@ def _fold(q_a, expected_q, r, discount, c, reset, mask, as_targets, out, start, 
 
 
 @jit()
-def _fold_backward(gradient, correction, expected_q, discount, c, reset, mask, to_delta, to_discount, to_c):
-    """The gradient of `_fold`: e_t = g_t + discount_{t−1} c_t e_{t−1} reaches δ_t, forwards in time."""
-    n, batch = gradient.shape
-    carried = np.zeros(batch, float64)  # discount_{t−1} e_{t−1}
+def _fold_backward(
+    gradient, correction, expected_q, discount, c, reset, mask, to_delta, to_discount, to_c, start, stop
+):
+    """The gradient of `_fold`: e_t = g_t + discount_{t−1} c_t e_{t−1} reaches δ_t, forwards in time.
+
+    Those of the discounts and of c only where there is room for them.
+    """
+    n = gradient.shape[0]
+    carried = np.zeros(stop - start, float64)  # discount_{t−1} e_{t−1}
     for t in range(n):
-        for b in range(batch):
+        for b in range(start, stop):
             goes_on = (reset.size == 0 or not reset[t, b]) and (mask.size == 0 or mask[t, b])
             real = mask.size == 0 or mask[t, b]
-            before = carried[b] if goes_on else 0.0
+            before = carried[b - start] if goes_on else 0.0
             e = float64(gradient[t, b]) + (c[t, b] * before if before != 0 else 0.0)
             e = e if real else 0.0
             to_delta[t, b] = e
-            to_c[t, b] = before * correction[t, b] if before != 0 else 0.0
-            carried[b] = discount[t, b] * e if e != 0 else 0.0
+            if to_c.size > 0:
+                to_c[t, b] = before * correction[t, b] if before != 0 else 0.0
+            carried[b - start] = discount[t, b] * e if e != 0 else 0.0
+            if to_discount.size == 0:
+                continue
             ahead = float64(expected_q[t, b])
             if t + 1 < n:
                 cut = (reset.size > 0 and reset[t + 1, b]) or (mask.size > 0 and not mask[t + 1, b])

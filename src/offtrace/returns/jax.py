@@ -152,7 +152,7 @@ def _fold(m: Array, b: Array, last: Array) -> Array:
     """G_t = b_t + m_t G_{t+1} before the last row, which is given: (n−1, …), (n−1, …) and (1, …) to (n, …)."""
     if b.shape[0] == 0:
         return last
-    forms = {"cpu": _step_by_step if b.shape[0] < 4096 else _as_tree, "default": _as_tree}
+    forms = {"cpu": _step_by_step if b.shape[0] + 1 < 4096 else _as_tree, "default": _as_tree}
     return lax.platform_dependent(m, b, last, **forms)
 
 

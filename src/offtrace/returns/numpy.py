@@ -31,7 +31,6 @@ TOLERANCE = {dtype: by_name.TOLERANCE[dtype.name] for dtype in FLOATS}
 NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
 """Stands for an argument that a kernel does not get; None would make it compile once more for each."""
 
-
 LEAST_SHARE = 128
 """Batch elements below which another thread has too little to do in each step."""
 
@@ -150,11 +149,12 @@ def fold(window: Window, q_a: np.ndarray, c: np.ndarray, *, as_targets: bool) ->
     out = np.empty(window.r.shape, window.r.dtype)
     if out.size == 0:
         return out
-    flat = _for_kernels(value.reshape(n, -1) for value in (q_a, window.expected_q, window.r, window.discount, c))
+    flat = [value.reshape(n, -1) for value in (q_a, window.expected_q, window.r, window.discount, c)]
     ends = [NOTHING[BOOL] if value is None else value.reshape(n, -1) for value in (window.reset, window.mask)]
+    given = _for_kernels((*flat, *ends))
 
     def kernel(start: int, stop: int) -> None:
-        compiled._fold(*flat, *_for_kernels(ends), as_targets, out.reshape(n, -1), start, stop)
+        compiled._fold(*given, as_targets, out.reshape(n, -1), start, stop)
 
     over_batch(kernel, out.size // n, 6 * out.nbytes)
     return out
@@ -168,15 +168,24 @@ def fold_backward(
     c: np.ndarray,
     reset: np.ndarray | None,
     mask: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The gradients of the corrections in δ, in the discounts and in c."""
+    *,
+    wants: tuple[bool, bool],
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """The gradients of the corrections in δ and, if wanted, in the discounts and in c."""
     n = gradient.shape[0]
-    to_delta, to_discount, to_c = (np.empty(gradient.shape, gradient.dtype) for _ in range(3))
+    to_delta = np.empty_like(gradient)
+    to_discount, to_c = (np.empty_like(gradient) if wanted else None for wanted in wants)
     if gradient.size:
         steps = (gradient, correction, expected_q, discount, c)
         ends = [NOTHING[BOOL] if end is None else end.reshape(n, -1) for end in (reset, mask)]
-        flat = [value.reshape(n, -1) for value in (*steps, to_delta, to_discount, to_c)]
-        compiled._fold_backward(*flat[:5], *ends, *flat[5:])
+        every = (*steps, to_delta, to_discount, to_c)
+        flat = [NOTHING[gradient.dtype] if value is None else value.reshape(n, -1) for value in every]
+        given = _for_kernels((*flat[:5], *ends, *flat[5:]))
+
+        def kernel(start: int, stop: int) -> None:
+            compiled._fold_backward(*given, start, stop)
+
+        over_batch(kernel, gradient.size // n, 8 * gradient.nbytes)
     return to_delta, to_discount, to_c
 
 

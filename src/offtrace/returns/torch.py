@@ -152,14 +152,17 @@ class _Fold(torch.autograd.Function):
         saved: list[Any] = [None if value is None else value.contiguous().numpy() for value in ctx.saved_tensors]
         correction, expected_q, discount, c, reset, mask = saved
         g = gradient.contiguous().numpy()
-        to_delta, to_discount, to_c = on_cpu.fold_backward(g, correction, expected_q, discount, c, reset, mask)
+        wants_q_a, wants_expected, _, *wants = ctx.needs_input_grad[:5]
+        steps = (g, correction, expected_q, discount, c, reset, mask)
+        to_delta, *others = on_cpu.fold_backward(*steps, wants=tuple(wants))
         e = torch.from_numpy(to_delta)
-        to_expected = torch.from_numpy(discount) * e
-        to_q_a = gradient - e if ctx.as_targets else -e
+        to_discount, to_c = (value if value is None else torch.from_numpy(value) for value in others)
+        to_q_a = (gradient - e if ctx.as_targets else -e) if wants_q_a else None
+        to_expected = torch.from_numpy(discount) * e if wants_expected else None
         if mask is not None:  # a masked row may hold anything
             real = torch.from_numpy(mask)
-            to_expected, to_q_a = torch.where(real, to_expected, 0), torch.where(real, to_q_a, 0)
-        return to_q_a, to_expected, e, torch.from_numpy(to_discount), torch.from_numpy(to_c), None, None, None
+            to_q_a, to_expected = (v if v is None else torch.where(real, v, 0) for v in (to_q_a, to_expected))
+        return to_q_a, to_expected, e, to_discount, to_c, None, None, None
 
 
 def ready(given: Window) -> tuple[Window, float]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from offtrace.scores.pools import real_numbers
+
 
 class StepPoints(NamedTuple):
     """Where one score distribution jumps: f is `f[k]` on (x[k−1], x[k]], with x[0] = 0 and x[-1] = 1."""
@@ -66,7 +68,7 @@ def score_distribution(z: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
            [0.5 , 0.5 ]])
     """
     z = _matrix_of_z(z)
-    x = _real_numbers(x, name="x")
+    x = real_numbers(x, name="x", remedy="give the scores at which to look")
     if not np.isfinite(x).all():
         place = np.argwhere(~np.isfinite(x))[0].tolist()
         raise ValueError(f"`x` must be finite, got {x[tuple(place)]} at index {place}; thresholds lie in [0, 1]")
@@ -157,20 +159,8 @@ def times_best(scores: ArrayLike, *, highlighted: ArrayLike | None = None) -> ND
     return np.bincount(highlighted.astype(np.int64), minlength=num_algorithms)
 
 
-def _real_numbers(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(values)
-    except ValueError as ragged:
-        raise ValueError(
-            f"`{name}` must be an array, got rows of different lengths; give every game the same algorithms"
-        ) from ragged
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"`{name}` must hold real numbers, got dtype {array.dtype}; convert it to float first")
-    return array.astype(np.float64)
-
-
 def _matrix(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
-    matrix = _real_numbers(values, name=name)
+    matrix = real_numbers(values, name=name, remedy="give every game the same algorithms")
     if matrix.ndim != 2:
         raise ValueError(
             f"`{name}` must be a (games, algorithms) matrix, got shape {matrix.shape}; "

@@ -81,13 +81,11 @@ def vector(values: ArrayLike, *, name: str, remedy: str) -> Array:
     return vector
 
 
-def real_numbers(values: ArrayLike, *, name: str) -> Array:
+def real_numbers(values: ArrayLike, *, name: str, remedy: str = "give one number a run") -> Array:
     try:
         array = np.asarray(values)
     except ValueError as ragged:
-        raise ValueError(
-            f"`{name}` must be an array, got rows of different lengths; give one number a run"
-        ) from ragged
+        raise ValueError(f"`{name}` must be an array, got rows of different lengths; {remedy}") from ragged
     if array.dtype.kind not in "fiub":
         raise TypeError(f"`{name}` must hold real numbers, got dtype {array.dtype}; convert it to float first")
     return array.astype(np.float64)
