@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -561,6 +562,19 @@ def test_eight_processes_lose_no_row(path: Path) -> None:
         seed = run.spec["seed"]
         assert [(r.tick, r.q) for r in run.reports] == [(tick, seed + tick / 1024) for tick in range(1000)]
         assert run.returns == (seed,)
+
+
+def test_a_file_that_another_process_is_making(path: Path) -> None:
+    """SQLite does not wait for a file to be free before it changes its journal: it says at once that it is locked."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TimeoutError, match="database is locked"):
+            Store(path, timeout=0.05)
+        leave = threading.Timer(0.3, other.execute, ["ROLLBACK"])
+        leave.start()
+        with Store(path, timeout=30) as store:
+            assert store.register([spec()], MADE) == [1]
+        leave.join()
 
 
 def test_kill_while_writing(path: Path) -> None:

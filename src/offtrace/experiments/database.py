@@ -7,6 +7,7 @@ brought up to date when it is opened for writing.
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -108,7 +109,7 @@ class Database:
         try:
             self.connection.row_factory = sqlite3.Row
             self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-            self._begin(read_only)
+            self._begin(read_only, timeout)
         except sqlite3.Error as error:
             self.connection.close()
             raise self._explained(error) from error
@@ -166,7 +167,7 @@ class Database:
             return "mode=rw" if read_only else "mode=rwc"
         return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
 
-    def _begin(self, read_only: bool) -> None:
+    def _begin(self, read_only: bool, timeout: float) -> None:
         """Nothing in a file is changed before it is known to be ours."""
         self.do("PRAGMA trusted_schema = OFF")
         with self.transaction("DEFERRED"):
@@ -177,7 +178,7 @@ class Database:
                 remedy = "Open it for writing once." if version else "Nothing was ever written to it."
                 raise ValueError(f"{self.name} has schema {version}, and {VERSION} is read here. {remedy}")
             return
-        if self.do("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        if self._write_ahead(timeout) != "wal":
             raise OSError(errno.ENOTSUP, "results must be on a local disk, where SQLite's WAL works", str(self.path))
         self.do("PRAGMA synchronous = FULL")
         self.do("PRAGMA foreign_keys = ON")
@@ -190,6 +191,17 @@ class Database:
                 self.do(f"PRAGMA application_id = {APPLICATION}")
                 self.do(f"PRAGMA user_version = {VERSION}")
                 self._version()
+
+    def _write_ahead(self, timeout: float) -> str:
+        """The mode of the journal, set to WAL. SQLite does not wait here for others that do the same: we do."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self.do("PRAGMA journal_mode = WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def _version(self) -> int:
         """Of the schema, 0 if there is nothing in the file. What is not ours, or not all there, is refused."""
