@@ -3,14 +3,13 @@
     import offtrace as ot
     ot.targets(q=q, a=a, r=r, discount=discount, pi=pi, mu_a=mu_a, trace=ot.Retrace(lambda_=1.0))
 
-Importing it loads NumPy and nothing heavier.
+Importing it loads NumPy, the traces and the return operator; every other room is loaded when it is first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from offtrace import arrays, doctor, mdp, online, operators, policies, returns, safety, scores, traces
-from offtrace.mdp import FiniteMDP
+from offtrace import arrays, returns, traces
 from offtrace.returns import (
     c_trace_targets,
     corrections,
@@ -20,7 +19,6 @@ from offtrace.returns import (
     vtrace_targets,
 )
 from offtrace.returns.checks import UnsafeTraceWarning
-from offtrace.safety import analyze
 from offtrace.traces import (
     RBIS,
     TRACES,
@@ -43,23 +41,36 @@ from offtrace.traces import (
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from offtrace import doctor, mdp, online, operators, policies, safety, scores
     from offtrace.agent.policy import load_policy
     from offtrace.agent.runs import Result
     from offtrace.agent.spec import TrainSpec
     from offtrace.agent.training import train
+    from offtrace.mdp import FiniteMDP
+    from offtrace.safety import analyze
 
-_LAZY = {"train": "training", "TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
-"""The agent's names, by their module in `offtrace.agent`: those load JAX, so they are loaded when used."""
+_ROOMS = ("doctor", "mdp", "online", "operators", "policies", "safety", "scores")
+_NAMES = {
+    "FiniteMDP": "mdp",
+    "analyze": "safety",
+    "train": "agent.training",
+    "TrainSpec": "agent.spec",
+    "Result": "agent.runs",
+    "load_policy": "agent.policy",
+}
+"""Names that are loaded with their module."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"offtrace.agent.{_LAZY[name]}"), name)
+    if name in _ROOMS:
+        return import_module(f"offtrace.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"offtrace.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'offtrace' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted({*globals(), *_ROOMS, *_NAMES})
 
 
 __all__ = [

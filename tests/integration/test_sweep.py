@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from offtrace.agent import training
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
 from offtrace.experiments import engine
@@ -138,6 +139,36 @@ def test_a_pack_goes_on_however_others_are_cut(tmp_path: Path, monkeypatch: pyte
     with Store(path, read_only=True) as store:
         found = [[report.tick for report in run.reports] for run in store.runs()]
     assert found == [list(range(len(found[0])))] * 4
+
+
+def test_cells_of_a_begun_pack_are_done_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds 0 and 1 are stopped, 0 and 2 run to their end, then all three: the pack that was begun goes on."""
+    path, work = tmp_path / "results.sqlite", tmp_path / "results.sqlite.work"
+    zero, one, two = cells(small(traces=("retrace",), num_seeds=3))
+    ticks = []
+    engine.run([zero, one], path, jobs=0, stop=lambda: len(ticks) >= 3 or bool(ticks.append(None)))
+    (begun,) = work.iterdir()
+    assert engine.run([zero, two], path, jobs=0).num_done == 2
+    assert [*work.iterdir()] == [begun]
+    before = checksums(path)
+    train, resumed = training.train, []
+
+    def noted(specs, folder, *, resume, **more):
+        resumed.append((specs, folder, resume))
+        return train(specs, folder, resume=resume, **more)
+
+    monkeypatch.setattr(training, "train", noted)
+    assert engine.run([zero, one, two], path, jobs=0).num_done == 3
+    assert resumed == [([zero, one], begun, True)]
+    assert not work.exists()
+    assert before.items() < checksums(path).items()
+    with Store(path, read_only=True) as store:
+        found = [[report.tick for report in run.reports] for run in store.runs()]
+    assert found == [list(range(len(found[0])))] * 3
+
+    train([zero, one], begun, stop=lambda: True)  # a folder that nobody will need
+    engine.run([zero], path, jobs=0)
+    assert not work.exists()
 
 
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:

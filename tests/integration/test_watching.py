@@ -20,10 +20,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from offtrace.environments import make
+from offtrace.environments.drawing import MARGIN, NIGHT
 from offtrace.environments.episodes import Frame, play
-from offtrace.environments.pictures import CHANNELS, MARGIN, NIGHT
-from offtrace.verbs import watching
-from offtrace.verbs.watching import CAPTION_HEIGHT, HOLD_SECONDS, View, show, watch_policy, write_gif, write_mp4
+from offtrace.environments.pictures import CHANNELS
+from offtrace.verbs import films, screen
+from offtrace.verbs.films import CAPTION_HEIGHT, HOLD_SECONDS, write_gif, write_mp4
+from offtrace.verbs.screen import View, show
+from offtrace.verbs.watching import watch_policy
 
 Image = pytest.importorskip("PIL.Image", reason="films are made with Pillow: pip install 'offtrace[video]'")
 
@@ -298,7 +301,7 @@ def test_small_pictures_grow_and_large_ones_shrink(tmp_path: Path) -> None:
 def test_the_caption_tells_the_frames_apart() -> None:
     frame = next(frames_of(1))
     changed = [frame, *(Frame(**{**vars(frame), **change}) for change in ({"step": 7}, {"episode_return": 7.0}))]
-    images = [watching._captioned(one, "noise", (260, 30))[30:] for one in changed]
+    images = [films._captioned(one, "noise", (260, 30))[30:] for one in changed]
     for first in range(3):
         for second in range(first):
             assert (images[first] != images[second]).any()
@@ -313,7 +316,7 @@ def test_what_ffmpeg_says_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
     program = tmp_path / "ffmpeg"
     program.write_text("#!/bin/sh\necho no such codec >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(watching, "_ffmpeg", lambda: str(program))
+    monkeypatch.setattr(films, "ffmpeg_path", lambda: str(program))
     with pytest.raises(RuntimeError, match="ffmpeg failed: no such codec"):
         write_mp4(tmp_path / "film.mp4", frames_of(100), 20)
     assert [*tmp_path.iterdir()] == [program]
@@ -401,7 +404,7 @@ def terminal(width: int = 80, height: int = 24) -> Console:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(screen, "HOLD_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -463,7 +466,7 @@ def test_cells_are_crisp() -> None:
 
 def test_half_blocks_carry_two_pixels() -> None:
     upper, lower = (1, 2, 3), (40, 50, 60)
-    first, line = watching._blocks(np.array([[upper] * 3, [lower] * 3], np.uint8))
+    first, line = screen._blocks(np.array([[upper] * 3, [lower] * 3], np.uint8))
     assert (first.text, line.text) == ("▀▀▀", "\n")
     assert first.style is not None
     assert first.style.color is not None
@@ -492,7 +495,7 @@ def test_a_real_ctrl_c() -> None:
         import sys, numpy as np
         from rich.console import Console
         from offtrace.environments.episodes import Frame
-        from offtrace.verbs.watching import show
+        from offtrace.verbs.screen import show
         def frames():
             for step in range(10**6):
                 yield Frame(np.zeros((9, 9, 3), np.uint8), None, np.zeros(1), 0, 0.0, 1, step, 0.0, np.zeros(2), "")
@@ -518,7 +521,7 @@ def test_a_real_ctrl_c() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_a_second_ctrl_c_does_not_hurt() -> None:
-    with watching._deaf():
+    with screen._deaf():
         os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)

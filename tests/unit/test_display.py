@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from offtrace.agent.telemetry import Report
-from offtrace.verbs.display import LEVELS, Display, duration, sparkline
+from offtrace.verbs.display import LEVELS, Display, sparkline
+from offtrace.verbs.numbers import duration
 
 NAN, INF = math.nan, math.inf
 UNTRAINED = Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5)

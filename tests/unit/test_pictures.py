@@ -8,27 +8,10 @@ import numpy as np
 import pytest
 
 from offtrace.environments import NAMES, make
+from offtrace.environments.drawing import BLUE, CELL, GREEN, MARGIN, NIGHT, ORANGE, RED, WHITE, YELLOW, board
 from offtrace.environments.grids import Catch, Cliff, DeepSea, Fall, Place
 from offtrace.environments.minatar import GAMES
-from offtrace.environments.pictures import (
-    ACTIONS,
-    BLUE,
-    CELL,
-    CELLS,
-    CHANNELS,
-    GREEN,
-    IN_FRONT,
-    MARGIN,
-    NIGHT,
-    ORANGE,
-    PICTURES,
-    RED,
-    WHITE,
-    YELLOW,
-    board,
-    cells,
-    picture,
-)
+from offtrace.environments.pictures import ACTIONS, CELLS, CHANNELS, IN_FRONT, PICTURES, cells, picture
 from offtrace.environments.pocket import Acrobot, CartPole, Motion, MountainCar
 
 pytest.importorskip("PIL", reason="pictures are drawn with Pillow: pip install 'offtrace[video]'")

@@ -9,37 +9,36 @@ files. Drawing needs Pillow (`pip install 'offtrace[video]'`); cells and the Min
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from offtrace.environments.drawing import (
+    BLUE,
+    BROWN,
+    CELL,
+    GREEN,
+    GREY,
+    LINE,
+    NIGHT,
+    ORANGE,
+    PINK,
+    PURPLE,
+    RED,
+    TEAL,
+    WHITE,
+    YELLOW,
+    Colour,
+    Drawing,
+    Point,
+    board,
+    cell_centre,
+    cell_corner,
+    cell_side,
+    on_board,
+)
 from offtrace.environments.interface import Environment, State
-
-Colour = tuple[int, int, int]
-Point = tuple[float, float]
-
-SCALE = 3
-"""Drawings are so many times larger before they are averaged down."""
-
-MARGIN, GAP = 6, 1
-"""In pixels: around a board, and around each of its cells."""
-
-NIGHT: Colour = (18, 21, 30)
-CELL: Colour = (29, 34, 47)
-LINE: Colour = (58, 66, 87)
-WHITE: Colour = (236, 240, 248)
-GREY: Colour = (139, 149, 171)
-BLUE: Colour = (86, 166, 255)
-YELLOW: Colour = (255, 209, 92)
-ORANGE: Colour = (255, 152, 82)
-RED: Colour = (242, 92, 102)
-PINK: Colour = (236, 128, 196)
-PURPLE: Colour = (166, 130, 255)
-GREEN: Colour = (98, 211, 139)
-TEAL: Colour = (70, 200, 208)
-BROWN: Colour = (176, 120, 72)
 
 CHANNELS: Mapping[str, tuple[tuple[str, Colour], ...]] = MappingProxyType(
     {
@@ -148,38 +147,6 @@ def _minatar(env: Any, state: State) -> np.ndarray:
     return board(_minatar_cells(env, state))
 
 
-def board(colours: np.ndarray) -> np.ndarray:
-    """Cells as tiles with round corners and thin gaps; about 320 pixels at the longer side.
-
-    >>> board(np.zeros((10, 10, 3), np.uint8)).shape
-    (332, 332, 3)
-    """
-    rows, columns, _ = colours.shape
-    side = _side(rows, columns)
-    tile = _tile(side)[None, :, None, :, None]
-    mixed = colours[:, None, :, None, :] * tile + np.array(NIGHT) * (1 - tile)
-    inner = mixed.reshape(rows * side, columns * side, 3)
-    whole = np.full((rows * side + 2 * MARGIN, columns * side + 2 * MARGIN, 3), NIGHT, np.uint8)
-    whole[MARGIN:-MARGIN, MARGIN:-MARGIN] = np.rint(inner)
-    return whole
-
-
-@lru_cache(maxsize=8)
-def _tile(side: int) -> np.ndarray:
-    """(side, side) in [0, 1]: how much of each pixel a tile covers."""
-    fine = 4
-    radius = max(1.0, 0.14 * side)
-    at = abs((np.arange(side * fine) + 0.5) / fine - side / 2)
-    beyond = np.maximum(at - (side / 2 - GAP - radius), 0)
-    covered = np.hypot(beyond[:, None], beyond[None, :]) <= radius
-    return covered.reshape(side, fine, side, fine).mean((1, 3))
-
-
-def _side(rows: int, columns: int) -> int:
-    """Of a cell, in pixels."""
-    return max(4, min(32, 380 // max(rows, columns)))
-
-
 def _catch_colours(env: Any, state: State) -> tuple[Colour, Colour]:
     """Of ball and paddle: green together, red apart once the ball has landed."""
     if int(state.row) < env.rows - 1:
@@ -197,11 +164,11 @@ def _catch_cells(env: Any, state: State) -> np.ndarray:
 
 def _catch(env: Any, state: State) -> np.ndarray:
     ball, paddle = _catch_colours(env, state)
-    drawing = _on_board(np.full((env.rows, env.columns, 3), CELL, np.uint8))
-    left, top = _corner(env.rows, env.columns, env.rows - 1, int(state.paddle))
-    side = _side(env.rows, env.columns)
+    drawing = on_board(np.full((env.rows, env.columns, 3), CELL, np.uint8))
+    left, top = cell_corner(env.rows, env.columns, env.rows - 1, int(state.paddle))
+    side = cell_side(env.rows, env.columns)
     drawing.box((left + 0.06 * side, top + 0.62 * side), (left + 0.94 * side, top + 0.92 * side), paddle, 0.15 * side)
-    centre = _centre(env.rows, env.columns, int(state.row), int(state.column))
+    centre = cell_centre(env.rows, env.columns, int(state.row), int(state.column))
     landed = int(state.row) == env.rows - 1  # and then lies on the paddle, or on the ground
     drawing.disc((centre[0], centre[1] - (0.14 * side if landed else 0)), 0.28 * side, ball)
     return drawing.finished()
@@ -226,11 +193,11 @@ def _deep_sea_cells(env: Any, state: State) -> np.ndarray:
 
 def _deep_sea(env: Any, state: State) -> np.ndarray:
     shape = env.size + 1, env.size
-    drawing, side = _on_board(_sea(env)), _side(*shape)
-    x, y = _centre(*shape, int(state.row), int(state.column))
+    drawing, side = on_board(_sea(env)), cell_side(*shape)
+    x, y = cell_centre(*shape, int(state.row), int(state.column))
     drawing.disc((x, y), 0.3 * side, WHITE)
     drawing.box((x - 0.17 * side, y - 0.14 * side), (x + 0.17 * side, y + 0.1 * side), BLUE, 0.1 * side)
-    left, top = _corner(*shape, env.size - 1, env.size - 1)
+    left, top = cell_corner(*shape, env.size - 1, env.size - 1)
     for low, high, colour in (((0.18, 0.5), (0.82, 0.88), BROWN), ((0.18, 0.46), (0.82, 0.62), YELLOW)):
         corners = [(left + x * side, top + y * side) for x, y in (low, high)]
         drawing.box(corners[0], corners[1], colour, 0.06 * side)
@@ -253,13 +220,13 @@ def _cliff_cells(env: Any, state: State) -> np.ndarray:
 
 
 def _cliff(env: Any, state: State) -> np.ndarray:
-    drawing, side = _on_board(_cliff_ground((76, 112, 92))), _side(4, 12)
+    drawing, side = on_board(_cliff_ground((76, 112, 92))), cell_side(4, 12)
     for column in range(1, 11):
-        left, top = _corner(4, 12, 3, column)
+        left, top = cell_corner(4, 12, 3, column)
         teeth = [(left + (0.12 + 0.19 * i) * side, top + (0.78 if i % 2 == 0 else 0.42) * side) for i in range(5)]
         drawing.shape([*teeth, (teeth[-1][0], top + 0.86 * side), (teeth[0][0], top + 0.86 * side)], RED)
-    drawing.disc(_centre(4, 12, int(state.row), int(state.column)), 0.3 * side, YELLOW)
-    left, top = _corner(4, 12, 3, 11)
+    drawing.disc(cell_centre(4, 12, int(state.row), int(state.column)), 0.3 * side, YELLOW)
+    left, top = cell_corner(4, 12, 3, 11)
     drawing.flag((left + 0.34 * side, top + 0.88 * side), 0.74 * side, GREEN)
     return drawing.finished()
 
@@ -338,76 +305,6 @@ def _acrobot(env: Any, state: State) -> np.ndarray:
         drawing.disc(joint, 4.5, NIGHT)
     drawing.disc(tip, 6, GREEN if tip[1] < level else YELLOW)
     return drawing.finished()
-
-
-# -- the pencil ----------------------------------------------------------------------------------------------
-
-
-class Drawing:
-    """Pillow at `SCALE` times the size; coordinates are pixels of the finished picture, y downwards."""
-
-    def __init__(self, width: int, height: int, ground: np.ndarray | None = None) -> None:
-        try:
-            from PIL import Image, ImageDraw
-        except ImportError as missing:
-            raise ImportError(f"pictures need Pillow: pip install 'offtrace[video]' ({missing})") from missing
-        if ground is None:
-            self._image = Image.new("RGB", (width * SCALE, height * SCALE), NIGHT)
-        else:
-            self._image = Image.fromarray(ground.repeat(SCALE, 0).repeat(SCALE, 1))
-        self._draw = ImageDraw.Draw(self._image)
-
-    def shape(self, points: list[Point], colour: Colour) -> None:
-        self._draw.polygon(_large(points), fill=colour)
-
-    def line(self, points: list[Point], colour: Colour, width: float) -> None:
-        self._draw.line(_large(points), fill=colour, width=round(width * SCALE), joint="curve")
-
-    def box(self, low: Point, high: Point, colour: Colour, radius: float = 0) -> None:
-        # Pillow includes the last pixel; a box ends before it.
-        (left, top), (right, bottom) = _large([low, high])
-        self._draw.rounded_rectangle((left, top, right - 1, bottom - 1), radius * SCALE, fill=colour)
-
-    def disc(self, centre: Point, radius: float, colour: Colour) -> None:
-        (x, y), r = _large([centre])[0], radius * SCALE
-        self._draw.ellipse((x - r, y - r, x + r - 1, y + r - 1), fill=colour)
-
-    def rod(self, start: Point, end: Point, width: float, colour: Colour) -> None:
-        """A line with round ends."""
-        length = math.hypot(end[0] - start[0], end[1] - start[1])
-        across = ((end[1] - start[1]) / length * width / 2, (start[0] - end[0]) / length * width / 2)
-        sides = [(1, start), (1, end), (-1, end), (-1, start)]
-        self.shape([(x + sign * across[0], y + sign * across[1]) for sign, (x, y) in sides], colour)
-        for end_ in (start, end):
-            self.disc(end_, width / 2, colour)
-
-    def flag(self, foot: Point, height: float, colour: Colour) -> None:
-        x, y = foot
-        self.line([(x, y), (x, y - height)], WHITE, max(1.5, 0.05 * height))
-        self.shape([(x, y - height), (x + 0.55 * height, y - 0.78 * height), (x, y - 0.55 * height)], colour)
-
-    def finished(self) -> np.ndarray:
-        return np.asarray(self._image.reduce(SCALE))
-
-
-def _large(points: list[Point]) -> list[Point]:
-    return [(x * SCALE, y * SCALE) for x, y in points]
-
-
-def _on_board(colours: np.ndarray) -> Drawing:
-    ground = board(colours)
-    return Drawing(ground.shape[1], ground.shape[0], ground)
-
-
-def _corner(rows: int, columns: int, row: int, column: int) -> Point:
-    """The upper left one of a cell."""
-    side = _side(rows, columns)
-    return MARGIN + side * column, MARGIN + side * row
-
-
-def _centre(rows: int, columns: int, row: int, column: int) -> Point:
-    left, top = _corner(rows, columns, row, column)
-    return left + _side(rows, columns) / 2, top + _side(rows, columns) / 2
 
 
 _GAMES = tuple(f"minatar/{game}" for game in CHANNELS)

@@ -22,6 +22,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,15 +100,24 @@ def packed(missing: Sequence[Plan], jobs: int, on_accelerator: bool) -> list[lis
 
 
 def _begun(path: Path, missing: Sequence[Plan]) -> tuple[list[list[dict[str, Any]]], list[Plan]]:
-    """Packs that were begun before, as they are saved, however others would be cut now; and the cells in none."""
+    """Packs that were begun before, as they are saved, however others would be cut now; and the cells in none.
+
+    Some cells of such a pack may have been done in another one since: they come along, and count no more.
+    """
     from offtrace.agent.runs import read_specs
 
-    left, found = {repr(spec): spec for spec in missing}, []
+    with Store(path) as store:
+        not_done = {fingerprint(row) for _, row in store.missing()}
+    left, found = {fingerprint(to_json(spec)): spec for spec in missing}, []
     for folder in sorted(_work_folder(path).glob("*")):
         with suppress(ValueError, OSError):
-            specs, _ = read_specs(folder)
-            if all(repr(spec) in left for spec in specs):
-                found.append([to_json(left.pop(repr(spec))) for spec in specs])
+            rows = [to_json(spec) for spec in read_specs(folder)[0]]
+            mine = not_done.intersection(map(fingerprint, rows))
+            if not mine:
+                shutil.rmtree(folder)
+            elif mine <= left.keys():
+                found.append(rows)
+                left = {key: spec for key, spec in left.items() if key not in mine}
     return found, list(left.values())
 
 
@@ -126,11 +137,10 @@ def work(
     from offtrace.agent.training import train
 
     with Store(store) as opened:
-        pack = Held(opened, rows, provenance(command))
-        if not pack.rows:
+        pack = Held(opened, rows, provenance(command), whole=_folder(store, rows).exists())
+        if not pack.ids:
             return
-        names = "".join(map(fingerprint, pack.rows))
-        folder = _work_folder(store) / hashlib.sha256(names.encode()).hexdigest()[:16]
+        folder = _folder(store, pack.rows)
 
         def write(reports: Sequence[Sequence[Report]]) -> None:
             pack.write(reports)
@@ -161,22 +171,38 @@ def _work_folder(store: Path) -> Path:
     return store.with_name(store.name + ".work")
 
 
-class Held:
-    """The cells of a pack that this process has claimed: what comes of them goes to the store."""
+def _folder(store: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Where a pack is saved."""
+    names = "".join(map(fingerprint, rows))
+    return _work_folder(store) / hashlib.sha256(names.encode()).hexdigest()[:16]
 
-    def __init__(self, store: Store, rows: Sequence[dict[str, Any]], made: dict[str, str]) -> None:
+
+class Held:
+    """The cells of a pack that this process has claimed: what comes of them goes to the store.
+
+    `rows` are to be trained: these cells, and where a pack is saved as a `whole`, those of it that are done.
+    """
+
+    def __init__(
+        self, store: Store, rows: Sequence[dict[str, Any]], made: dict[str, str], *, whole: bool = False
+    ) -> None:
         ids = store.register(rows, made)
-        mine = [i for i, run_id in enumerate(ids) if store.claim(run_id, f"engine {os.getpid()}")]
         self._store = store
-        self.ids, self.rows = [ids[i] for i in mine], [rows[i] for i in mine]
+        self._mine = [store.claim(run_id, f"engine {os.getpid()}") for run_id in ids]
+        self.ids, self.rows = [*compress(ids, self._mine)], [*compress(rows, self._mine)]
+        others = [*compress(rows, map(not_, self._mine))]
+        if whole and not store.missing(others):
+            self.rows = [*rows]
+        else:
+            self._mine = [True] * len(self.ids)
 
     def write(self, reports: Sequence[Sequence[Report]]) -> None:
-        """Of each cell; none of any is a sign of life."""
-        self._store.write_all(dict(zip(self.ids, reports, strict=True)))
+        """Of each row; none of any is a sign of life."""
+        self._store.write_all(dict(zip(self.ids, compress(reports, self._mine), strict=True)))
 
     def finish(self, ends: Sequence[tuple[Sequence[float], int]]) -> None:
-        """The returns of each cell's evaluation, and how many of its episodes were cut off."""
-        for run_id, (returns, num_unfinished) in zip(self.ids, ends, strict=True):
+        """The returns of each row's evaluation, and how many of its episodes were cut off."""
+        for run_id, (returns, num_unfinished) in zip(self.ids, compress(ends, self._mine), strict=True):
             self._store.finish(run_id, returns, num_unfinished)
 
     def fail(self, reason: str) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from offtrace.verbs.display import count, number
+from offtrace.verbs.numbers import count, number
 
 
 def sweep(

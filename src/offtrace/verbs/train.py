@@ -17,7 +17,8 @@ from rich.console import Console
 
 from offtrace.agent.spec import Plan, TrainSpec
 from offtrace.agent.telemetry import Report, Watcher
-from offtrace.verbs.display import Display, count
+from offtrace.verbs.display import Display
+from offtrace.verbs.numbers import count
 
 RUNS = Path("runs")
 
