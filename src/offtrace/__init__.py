@@ -42,23 +42,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from offtrace import doctor, mdp, online, operators, policies, safety, scores
-    from offtrace.agent.policy import load_policy
-    from offtrace.agent.runs import Result
-    from offtrace.agent.spec import TrainSpec
-    from offtrace.agent.training import train
+    from offtrace.agent.policy import load_policy as load_policy
+    from offtrace.agent.runs import Result as Result
+    from offtrace.agent.spec import TrainSpec as TrainSpec
+    from offtrace.agent.training import train as train
     from offtrace.mdp import FiniteMDP
     from offtrace.safety import analyze
 
 _ROOMS = ("doctor", "mdp", "online", "operators", "policies", "safety", "scores")
-_NAMES = {
-    "FiniteMDP": "mdp",
-    "analyze": "safety",
-    "train": "agent.training",
-    "TrainSpec": "agent.spec",
-    "Result": "agent.runs",
-    "load_policy": "agent.policy",
-}
-"""Names that are loaded with their module."""
+_NAMES = {"FiniteMDP": "mdp", "analyze": "safety"}
+_AGENT = {"train": "training", "TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
+"""Names by their module, which is loaded with them; the agent's needs an extra."""
 
 
 def __getattr__(name: str) -> Any:
@@ -66,11 +60,16 @@ def __getattr__(name: str) -> Any:
         return import_module(f"offtrace.{name}")
     if name in _NAMES:
         return getattr(import_module(f"offtrace.{_NAMES[name]}"), name)
+    if name in _AGENT:
+        try:
+            return getattr(import_module(f"offtrace.agent.{_AGENT[name]}"), name)
+        except ModuleNotFoundError as missing:  # who only looks around, as `help` does, is not stopped by that
+            raise AttributeError(f"`ot.{name}` needs more: pip install 'offtrace[agent]' ({missing})") from missing
     raise AttributeError(f"module 'offtrace' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, *_NAMES})
+    return sorted({*globals(), *_ROOMS, *_NAMES, *_AGENT})
 
 
 __all__ = [
@@ -83,11 +82,9 @@ __all__ = [
     "QLambda",
     "QSigma",
     "RecursiveRetrace",
-    "Result",
     "Retrace",
     "SoftWatkins",
     "Trace",
-    "TrainSpec",
     "TrajectoryAware",
     "TreeBackup",
     "TruncatedIS",
@@ -99,7 +96,6 @@ __all__ = [
     "c_trace_targets",
     "corrections",
     "doctor",
-    "load_policy",
     "mdp",
     "n_step_targets",
     "online",
@@ -112,6 +108,5 @@ __all__ = [
     "targets",
     "trace",
     "traces",
-    "train",
     "vtrace_targets",
 ]

@@ -334,7 +334,8 @@ def _run(benchmark: Benchmark, quick: bool, output: Path | None, console: Consol
                     write(result, output)
     finally:
         if result.rows:
-            console.print(table(result), *map(Text, notes(result)), sep="\n")
+            shown = [table(result)] if any(row.timings for row in result.rows) else [Text(benchmark.question)]
+            console.print(*shown, *map(Text, notes(result)), sep="\n")
     return result
 
 

@@ -17,9 +17,9 @@ from rich.console import Console
 
 import offtrace as ot
 from offtrace.verbs.analyze import analyze
-from offtrace.verbs.doctor import doctor
+from offtrace.verbs.doctor import ADAPTER, doctor
 from offtrace.verbs.report import report
-from offtrace.verbs.sweep import sweep
+from offtrace.verbs.sweep import check_jobs, sweep
 from offtrace.verbs.train import train, watch
 
 
@@ -41,6 +41,7 @@ def reproduce(
         jobs: processes at once; one for each core if not given, and 0 for none but this, as on an accelerator.
         json: print the numbers as JSON, for a program to read.
     """
+    check_jobs(jobs)
     from offtrace import reproduce as room
 
     numbers = room.run(output, Console(stderr=json), scale=scale, jobs=jobs)
@@ -80,8 +81,10 @@ def bench(
 
 AGENT = ("jax", "equinox", "optax", "gymnasium", "safetensors")
 """What only training needs: the extra `agent`."""
-EXTRAS = {**dict.fromkeys(AGENT, "agent"), "ale_py": "atari"}
+EXTRAS = {**dict.fromkeys(AGENT, "agent"), "ale_py": "atari", "pgx": "minatar"}
 """Which extra brings what may be missing."""
+NOTES = (ADAPTER,)
+"""Of errors, those that are ours: what they show is to be copied, so it keeps its lines."""
 
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
@@ -117,8 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
+    except ImportError as error:
+        missing = _missing(error)
         if missing not in EXTRAS:
             _complain(error, in_full=True)
             sys.exit(3)
@@ -130,6 +133,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(3)
 
 
+def _missing(error: ImportError) -> str:
+    """The package that is not there; "" if that is not what is wrong."""
+    first = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+    return (first.name or "").partition(".")[0] if isinstance(first, ModuleNotFoundError) else ""
+
+
 def _complain(error: Exception, *, in_full: bool = False) -> None:
     """On one line, whatever its text holds: environments and files of others have written parts of it."""
     if in_full or os.environ.get("OFFTRACE_TRACEBACK"):
@@ -138,7 +147,14 @@ def _complain(error: Exception, *, in_full: bool = False) -> None:
     text = " ".join(str(error).split()) or type(error).__name__
     shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
     print(f"offtrace: {shown}", file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):
+        if note in NOTES:
+            print(note, file=sys.stderr)
 
 
 def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

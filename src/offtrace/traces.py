@@ -220,7 +220,7 @@ class QSigma(Trace):
     sigma: Any = 0.5
     name = "q_sigma"
     rule = "λ·(σ·π/μ + (1−σ)·π)"
-    source = "De Asis et al. 2018"
+    source = "Sutton and Barto 2018, Eq. 7.17"
     safe = True
     needs_mu = True
 
@@ -379,7 +379,7 @@ def trace(name: str, /, **parameters: Any) -> Trace:
     if name not in TRACES:
         near = difflib.get_close_matches(str(name), TRACES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"`name` must be one of {', '.join(TRACES)}; got {name!r}.{hint}")
+        raise ValueError(f"`trace` must be one of {', '.join(TRACES)}; got {name!r}.{hint}")
     cls = TRACES[name]
     unknown = set(parameters) - {field.name for field in fields(cls)}
     if unknown:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 
+import cuda_kernels
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,7 +64,7 @@ BACKENDS: dict[str, Callable] = {
     "jax": in_jax,
     "jax.jit": in_jax_jit,
     "jax.vmap": in_jax_vmap,
-}
+} | ({"torch, cuda": cuda_kernels.targets} if cuda_kernels.THERE else {})
 
 
 @pytest.fixture(params=["float64", "float32"])

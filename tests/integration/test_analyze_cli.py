@@ -145,6 +145,13 @@ def test_list_names_every_mdp(run: Callable) -> None:
     assert [line.split()[0] for line in out.splitlines()] == list(ot.mdp.MDPS)
 
 
+def test_list_says_what_is_not_installed(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "icu_sepsis", None)
+    _, out, _ = run("--list")
+    said = [line.split()[0] for line in out.splitlines() if line.endswith("Not installed: pip install icu-sepsis")]
+    assert said == ["icu_sepsis"]
+
+
 def test_a_model_of_ones_own_brings_gamma_policies_and_a_map(run: Callable) -> None:
     mdp = ot.mdp.bifurcated_grid(gamma=0.8)
     q = ot.operators.q_star(mdp)
@@ -251,6 +258,7 @@ def one_line(code: int, out: str, err: str) -> str:
         (("chain", "--lambda", "2"), "must be in [0, 1]; got 2."),
         (("chain", "--lambda"), "`lambdas` must have at least one λ."),
         (("chain", "--trace", "retraced"), "Did you mean 'retrace'?"),
+        (("chain", "--trace", "foo"), "`trace` must be one of one_step"),
         (("chain", "--accuracy", "1"), "`accuracy` must be in (0, 1)"),
         (("chain", "--behaviour", "epsilon_greedy"), "`behaviour` must be uniform, greedy, epsilon_greedy:0.1"),
         (("chain", "--behaviour", "epsilon_greedy:x"), "'x' is no number"),
@@ -342,6 +350,13 @@ def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(run
     Path("taken").write_text("")
     assert "`output`: the folder 'taken' cannot be made: File exists." in one_line(*run("chain", "--output", "taken"))
     assert "Not a directory" in one_line(*run("chain", "--output", "taken/inside"))
+
+
+def test_gymnasium_is_an_extra_and_says_so(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    line = one_line(*run("FrozenLake-v1"))
+    assert "this needs `gymnasium`: pip install 'offtrace[agent]' (" in line
+    assert "). Or name one of baird_star, " in line
 
 
 def test_pictures_need_an_extra_and_say_so(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,9 @@ def adapter(window):
 def strange(colour, shape):
     return colour
 
+def lazy(q, a, r, discount, pi):
+    import a_module_nobody_has
+
 number = 3
 """
 
@@ -120,7 +123,9 @@ def test_help_shows_an_adapter(folder: Path) -> None:
         (("theirs:missing",), "has no attribute 'missing'"),
         (("theirs:number",), "is not a function"),
         (("theirs:right", "--trace", "retraced"), "`trace` must be one of"),
-        (("theirs:right", "--convention", "sideways"), "`convention` may say"),
+        (("theirs:right", "--convention", "sideways"), "may say single, time-major, batch-major, numpy, torch, jax;"),
+        (("theirs:adapter", "--convention", "sideways"), "`convention` may say"),
+        (("theirs:lazy",), "`lazy` needs `a_module_nobody_has`, which is not installed."),
         (("theirs:right", "--lambda", "2"), "`lambda_` must be in"),
         (("theirs:strange",), "fits no known convention"),
     ],
@@ -133,4 +138,5 @@ def test_wrong_input_is_one_line_without_a_traceback(folder: Path, arguments: tu
     assert len(errors) == 1
     assert text in errors[0]
     if "strange" in str(arguments):
-        assert "def adapter(window)" in done.stderr
+        assert "\n    def adapter(window):  " in done.stderr  # on lines of its own, to be pasted
+        assert "\n        return my_retrace(window.q" in done.stderr

@@ -387,8 +387,9 @@ def test_wrong_input_is_one_line(tmp_path: Path, results: Path, capsys: pytest.C
         assert error.count("\n") == 1
 
 
-def test_without_altair_the_remedy_is_told(results: Path, tmp_path: Path) -> None:
-    (tmp_path / "altair.py").write_text("raise ModuleNotFoundError('No module named altair', name='altair')")
+@pytest.mark.parametrize("package", ["altair", "vl_convert"])
+def test_without_its_extra_the_remedy_is_told(results: Path, tmp_path: Path, package: str) -> None:
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module {package}', name='{package}')")
     call = "import sys; from offtrace.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", call, "report", str(results)]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -396,5 +397,19 @@ def test_without_altair_the_remedy_is_told(results: Path, tmp_path: Path) -> Non
         command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'offtrace[report]'" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == f"offtrace: `report`: charts need `{package}`: pip install 'offtrace[report]'\n"
+
+
+@pytest.mark.parametrize("package", ["altair", "vl_convert"])
+def test_every_part_of_it_tells_the_remedy(package: str) -> None:
+    code = f"""
+import importlib, sys
+sys.modules["{package}"] = None
+for name in ("curves", "page", "sections", "folder"):
+    try:
+        importlib.import_module(f"offtrace.report.{{name}}")
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"charts need `{package}`: pip install 'offtrace[report]'\n" * 4

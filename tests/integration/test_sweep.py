@@ -3,15 +3,19 @@
 Packs that are trained have two members everywhere, so their program is compiled once.
 """
 
+import json
 import multiprocessing
+import shutil
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from offtrace.agent import training
+from offtrace.agent.checkpoints import Lock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
 from offtrace.experiments import engine
@@ -39,6 +43,12 @@ def small(**changes) -> Sweep:
 def checksums(path: Path) -> dict[str, str]:
     with Store(path, read_only=True) as store:
         return {run.fingerprint: run.checksum for run in store.runs() if run.status == "done"}
+
+
+def after(number: int) -> Callable[[], bool]:
+    """To stop when it has been asked that often: before a pack, and after every tick."""
+    asked = iter([False] * number)
+    return lambda: next(asked, True)
 
 
 def test_cells_are_all_combinations_once() -> None:
@@ -145,8 +155,7 @@ def test_cells_of_a_begun_pack_are_done_elsewhere(tmp_path: Path, monkeypatch: p
     """Seeds 0 and 1 are stopped, 0 and 2 run to their end, then all three: the pack that was begun goes on."""
     path, work = tmp_path / "results.sqlite", tmp_path / "results.sqlite.work"
     zero, one, two = cells(small(traces=("retrace",), num_seeds=3))
-    ticks = []
-    engine.run([zero, one], path, jobs=0, stop=lambda: len(ticks) >= 3 or bool(ticks.append(None)))
+    engine.run([zero, one], path, jobs=0, stop=after(4))
     (begun,) = work.iterdir()
     assert engine.run([zero, two], path, jobs=0).num_done == 2
     assert [*work.iterdir()] == [begun]
@@ -169,6 +178,132 @@ def test_cells_of_a_begun_pack_are_done_elsewhere(tmp_path: Path, monkeypatch: p
     train([zero, one], begun, stop=lambda: True)  # a folder that nobody will need
     engine.run([zero], path, jobs=0)
     assert not work.exists()
+
+
+def test_a_begun_pack_that_is_more_work_than_its_missing_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeds 0 and 1 are hardly begun when 0 is done elsewhere: 1 begins anew, with 3, and so it goes on."""
+    path, work = tmp_path / "results.sqlite", tmp_path / "results.sqlite.work"
+    zero, one, two, three = cells(small(traces=("retrace",), num_seeds=4))
+    engine.run([zero, one], path, jobs=0, stop=after(2))
+    (begun,) = work.iterdir()
+    engine.run([zero, two], path, jobs=0)
+    train, trained = training.train, []
+
+    def noted(specs, folder, *, resume, **more):
+        trained.append((specs, resume))
+        return train(specs, folder, resume=resume, **more)
+
+    monkeypatch.setattr(training, "train", noted)
+    engine.run([zero, one, two, three], path, jobs=0, stop=after(4))
+    assert begun.exists()
+    assert engine.run([zero, one, two, three], path, jobs=0).num_done == 4
+    assert trained == [([one, three], False), ([one, three], True)]
+    assert not work.exists()
+
+
+def test_a_begun_pack_that_the_store_does_not_know_stays(tmp_path: Path) -> None:
+    """The file of results is moved away, and others come in its place."""
+    path, work = tmp_path / "results.sqlite", tmp_path / "results.sqlite.work"
+    specs = cells(small(traces=("retrace",), num_seeds=4))
+    engine.run(specs[:2], path, jobs=0, stop=after(2))
+    (begun,) = work.iterdir()
+    path.rename(tmp_path / "moved.sqlite")
+    empty = work / "empty"
+    empty.mkdir()
+    (empty / "spec.json").write_text('{"made_with": {}, "specs": []}')
+    assert engine.run(specs[2:], path, jobs=0).num_done == 2
+    assert {*work.iterdir()} == {begun, empty}
+
+
+def other_version(folder: Path) -> None:
+    spec = json.loads((folder / "spec.json").read_text())
+    spec["made_with"]["jax"] = "0.0.1"
+    (folder / "spec.json").write_text(json.dumps(spec))
+
+
+def damaged(folder: Path) -> None:
+    for arrays in folder.glob("checkpoints/*/arrays.safetensors"):
+        arrays.write_bytes(b"")
+
+
+@pytest.mark.parametrize("spoil", [other_version, damaged])
+def test_a_begun_pack_that_cannot_be_resumed_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
+) -> None:
+    """First with both of its cells missing; then, begun again, with one of them done elsewhere."""
+    path, work = tmp_path / "results.sqlite", tmp_path / "results.sqlite.work"
+    zero, one, two = cells(small(traces=("retrace",), num_seeds=3))
+    train, trained = training.train, []
+
+    def noted(specs, folder, *, resume, **more):
+        trained.append((specs, resume))
+        if specs == [one]:
+            return train([one, two])[:1]  # the program for two
+        return train(specs, folder, resume=resume, **more)
+
+    monkeypatch.setattr(training, "train", noted)
+    engine.run([zero, one], path, jobs=0, stop=after(4))
+    (begun,) = work.iterdir()
+    spoil(begun)
+    engine.run([zero, one], path, jobs=0, stop=after(4))
+    assert trained[1:] == [([zero, one], True), ([zero, one], False)]
+    engine.run([zero, two], path, jobs=0)
+    spoil(begun)
+    done = engine.run([zero, one], path, jobs=0)
+    assert (done.num_done, done.num_failed) == (2, 0)
+    assert trained[4:] == [([zero, one], True), ([one], False)]
+    assert not work.exists()
+
+
+def test_a_begun_pack_stays_if_it_is_not_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody is at work in its folder, or its environment is not there: it fails, and goes on the next time."""
+    path, work = tmp_path / "results.sqlite", tmp_path / "results.sqlite.work"
+    specs = cells(small(traces=("retrace",), num_seeds=2))
+    engine.run(specs, path, jobs=0, stop=after(4))
+    (begun,) = work.iterdir()
+    saved = {*begun.rglob("*")}
+
+    def failures() -> list[str]:
+        assert engine.run(specs, path, jobs=0).num_failed == 2
+        assert {*begun.rglob("*")} == saved
+        with Store(path, read_only=True) as store:
+            return [run.failure or "" for run in store.runs()]
+
+    with Lock(begun):
+        assert all("`folder` is in use" in failure for failure in failures())
+
+    def refuse(_: object) -> None:
+        raise ValueError("no such environment")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "runtime_for", refuse)
+        assert all("no such environment" in failure for failure in failures())
+    assert engine.run(specs, path, jobs=0).num_done == 2
+
+
+def test_killed_while_a_pack_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, work = tmp_path / "results.sqlite", tmp_path / "results.sqlite.work"
+    specs = cells(small(traces=("retrace",), num_seeds=2))
+
+    def killed(folder: Path, **_: object) -> None:
+        (folder / "spec.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(specs, path, jobs=0)
+    assert len([*work.iterdir()]) == 1
+    assert engine.run(specs, path, jobs=0).num_done == 2
+    assert not work.exists()
+
+
+def test_wrong_jobs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`jobs` must be at least 0; got -1"):
+        engine.run(cells(small()), tmp_path / "results.sqlite", jobs=-1, stop=lambda: True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:

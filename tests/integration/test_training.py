@@ -6,12 +6,14 @@ Compiling dominates, so compiled programs are kept in a folder that all runs of 
 processes too; and tests that are about files keep their program from one run to the next.
 """
 
+import dataclasses
 import errno
 import functools
 import hashlib
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tyro
 
 from offtrace.agent import checkpoints, runs, telemetry, training
 from offtrace.agent.policy import load_policy
@@ -32,6 +35,7 @@ from offtrace.agent.spec import Plan, TrainSpec, from_json, resolved
 from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 from offtrace.cli import main
+from offtrace.verbs.train import typed
 
 SMALL: dict[str, Any] = {
     "network": "mlp",
@@ -397,7 +401,9 @@ def test_folders(tmp_path: Path) -> None:
     for wrong in (spec(env="pocket/cach"), spec(num_steps=40), spec(env="NoSuchThing-v0"), spec(env="a\n../b")):
         with pytest.raises(ValueError):
             train(wrong, new)
-    with pytest.raises(TypeError):
+    with pytest.raises(
+        ValueError, match=r"`options` of pocket/catch must be among rows, columns; got .*no_such_option"
+    ):
         train(spec(options={"no_such_option": 1}), new)
     assert not new.exists()
     if os.getuid():
@@ -687,12 +693,13 @@ def test_interrupted_and_resumed(
         assert process.returncode == 130, stderr
         assert stderr == ""
         assert "Stopped and saved" in stdout
-        assert "--output 'a run' --resume" in stdout
+        pasted = stdout.partition("Go on with: ")[2].splitlines()[0]
+        assert shlex.split(pasted) == ["offtrace", "train", *typed(long), "--output", "a run", "--resume"]
         saved = checkpoints.load(folder).number
         assert len(telemetry.read(folder / "progress.jsonl")) == saved + 1 >= num_ticks
         num_ticks = saved + 3
     monkeypatch.chdir(tmp_path)
-    main(arguments(long, "--output", "a run", "--resume", "--json"))
+    main([*shlex.split(pasted)[1:], "--json"])
     assert json.loads(capsys.readouterr().out)["folder"] == "a run"
     train(long, tmp_path / "whole")
     assert digest(folder) == digest(tmp_path / "whole")
@@ -734,6 +741,11 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
         (["train", "pocket/catch", "--num-steps", "1"], "`num_steps`"),
         (["train", "a\n../b", "--output", "x"], "a\\n../b"),
         (["train", "CartPole-v1", "--options", "vectorization", "parallel"], "vectorization"),
+        (["train", "catch"], "Did you mean pocket/catch?"),
+        (["train", "NoSuchThing-v0"], "There are pocket/acrobot"),
+        (["train", "pocket/catch", "--options", "foo", "3"], "must be among rows, columns; got {'foo': 3}"),
+        (["train", "CartPole-v1", "--options", "foo", "3"], "must be among sutton_barto_reward"),
+        (["train", "CartPole-v1", "--options", "seed", "3"], "got {'seed': 3}"),
         (["watch", "nothing"], "holds no run"),
     ],
     ids=lambda value: " ".join(value[1:3]) if isinstance(value, list) else "",
@@ -753,6 +765,73 @@ def test_wrong_input(
     assert stderr.count("\n") == 1
     assert text in stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "package", "loaded", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "gymnasium.envs.box2d", "box2d"),
+        ("minatar/breakout", "pgx.minatar.breakout", "", "minatar"),
+    ],
+)
+def test_what_an_environment_needs_is_named(
+    env: str,
+    package: str,
+    loaded: str,
+    extra: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`loaded`, which imports it, must be imported anew. Atari's is in test_atari.py."""
+    for name in [name for name in sys.modules if loaded and name.startswith(loaded)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", env])
+    assert exit_.value.code == 2
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert f"pip install 'offtrace[{extra}]'" in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_without_tensorboard_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ValueError, match=r"pip install 'offtrace\[track\]'"):
+        train(spec(), tmp_path / "run", tensorboard=True)
+    assert list(tmp_path.iterdir()) == []
+    assert not train(spec(), tmp_path / "run", stop=after(1)).finished
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_resumed_without_what_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is as it was; what has a value of its own must be given, or is refused by name."""
+    monkeypatch.chdir(tmp_path)
+    train(spec(), "run", stop=after(2))
+    chosen = TrainSpec(
+        **{f.name: getattr(spec(), f.name) for f in dataclasses.fields(TrainSpec) if f.default is not None}
+    )
+    assert chosen.num_steps is None
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(dataclasses.replace(chosen, lambda_=0.5), "--output", "run", "--resume"))
+    assert exit_.value.code == 2
+    stderr = capsys.readouterr().err
+    assert "lambda_ was 1.0 and is 0.5. Resume it as it was, or pass `--allow-changes`" in stderr
+    main(arguments(chosen, "--output", "run", "--resume"))
+    assert "Evaluation" in capsys.readouterr().out
+    assert runs.read_specs(Path("run"))[0] == [resolved(spec())]
+
+
+def test_typed_is_read_back() -> None:
+    """The command that goes on with a run."""
+    given = spec(lambda_=0.25, anneal=False, double=False, clamp=None, options={"rows": 5, "columns": 7}, seed=3)
+    assert tyro.cli(TrainSpec, args=typed(given)) == given
+    assert typed(TrainSpec(env="CartPole-v1")) == ["CartPole-v1"]
 
 
 # -- several devices -----------------------------------------------------------------------------------------

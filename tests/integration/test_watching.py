@@ -230,6 +230,13 @@ def test_what_draws_nothing_is_refused(name: str, options: dict, says: str) -> N
         next(play(player, seed=0, max_steps=10))
 
 
+def test_without_pygame_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    player = policy("gymnasium/CartPole-v1", lambda x: LAST[:, 1:])
+    with pytest.raises(ValueError, match=r"needs pygame: pip install 'offtrace\[video\]'"):
+        next(play(player, seed=0, max_steps=10))
+
+
 # -- GIF -----------------------------------------------------------------------------------------------------
 
 

@@ -110,7 +110,9 @@ def test_without_ale_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, ca
     with pytest.raises(SystemExit) as left:
         cli.main(["train", "atari/pong", "--output", str(tmp_path / "run")])
     assert left.value.code == 2
-    assert capsys.readouterr().err == "offtrace: this needs `ale_py`: pip install 'offtrace[atari]'\n"
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "'atari/pong' cannot be made here: Atari games need ale-py: pip install 'offtrace[atari]'" in stderr
 
 
 # -- defaults ------------------------------------------------------------------------------------------------

@@ -321,6 +321,16 @@ def test_no_time_has_passed() -> None:
         view(display)
 
 
+def test_an_evaluation_is_told_once_with_its_step() -> None:
+    console, clock = Console(file=io.StringIO(), width=40), Clock()
+    display = Display(console, "catch", "8 actors", 5_000, clock=clock)
+    for tick in range(6):
+        clock.now += 60
+        display.show(report(tick, evaluation={0: -0.5, 3: 0.75}.get(tick)))
+    told = [line.partition("evaluation ")[2].partition("   ")[0] for line in written(console).splitlines()]
+    assert told == ["-0.500 at step 0", "", "0.750", "", ""]
+
+
 def test_a_resumed_run_remembers_its_curve() -> None:
     """And its speed is that of the new process."""
     clock = Clock()

@@ -5,6 +5,7 @@ import functools
 import importlib
 import itertools
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -477,6 +478,24 @@ def test_no_convention() -> None:
         check(empty)
     with pytest.raises(ValueError, match="`convention` may say"):
         check(single_stream, convention="sideways")
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+
+    def lazy(q, a, r, discount, pi):
+        importlib.import_module(library)
+
+    def adapter(window):
+        importlib.import_module(library)
+
+    remedy = rf"which is not installed\. Install it: pip install 'offtrace\[{library}\]'\."
+    for fn in (lazy, adapter):
+        with pytest.raises(ValueError, match=f"`{fn.__name__}` needs `{library}`, {remedy}$"):
+            check(fn)
+    with pytest.raises(ValueError, match=f"`convention` must name a library that is installed; got '{library}'"):
+        check(single_stream, convention=f"single {library}")
 
 
 # -- mistakes as people make them -------------------------------------------------------------------------------

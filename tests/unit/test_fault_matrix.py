@@ -1400,7 +1400,7 @@ def test_beyond_a_trace_that_is_none() -> None:
         (None, "None"),
     ):
         says(refusal(targets, NUMPY, window(), trace, error=TypeError), "`trace`", remedy)
-    says(refusal(ot.trace, "retrase"), "`name`", "'retrase'", "'retrace'")
+    says(refusal(ot.trace, "retrase"), "`trace`", "'retrase'", "'retrace'")
     says(refusal(ot.trace, "retrace", lamda=0.9), "`lamda`", "Retrace", "lambda_")
 
 

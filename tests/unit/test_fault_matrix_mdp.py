@@ -574,7 +574,7 @@ def test_no_such_environment(name: str) -> None:
 @pytest.mark.parametrize(
     ("package", "module", "call"),
     [
-        ("gymnasium", "gymnasium", lambda: from_gymnasium("FrozenLake-v1", gamma=0.9)),
+        ("'offtrace[agent]'", "gymnasium", lambda: from_gymnasium("FrozenLake-v1", gamma=0.9)),
         ("icu-sepsis", "icu_sepsis", icu_sepsis),
     ],
 )

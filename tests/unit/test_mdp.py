@@ -454,7 +454,7 @@ def test_icu_sepsis(inadmissible: str) -> None:
 def test_icu_sepsis_gives_the_published_returns() -> None:
     """0.78 for random actions, 0.78 for the clinicians and 0.88 for the best policy (Choudhary et al. 2024)."""
     mdp = icu_sepsis(gamma=1.0)
-    expert = room._imported("icu_sepsis", "icu-sepsis").ICUSepsisEnv().expert_policy
+    expert = room._imported("icu_sepsis").ICUSepsisEnv().expert_policy
 
     def value(pi: np.ndarray) -> float:
         step = np.zeros((716, 716))

@@ -741,6 +741,41 @@ def test_no_permission() -> None:
             os.chmod(name, 0o755)
 
 
+def test_a_log_that_goes_while_a_file_is_opened() -> None:
+    """A reader who may not write has seen it, and tries again; one who may not even read is told at once."""
+    code = """
+    from offtrace.experiments.database import Database
+    if os.getuid() == 0:
+        os.setuid(65534)
+    mode, modes = Database._mode, ["mode=ro"]
+    Database._mode = lambda database, read_only: modes.pop() if modes else mode(database, read_only)
+    with Store(path / "old.sqlite", read_only=True) as store:
+        print(len(store.runs()), modes)
+    Database._mode = lambda *_: "mode=ro"
+    for name, timeout in (("old.sqlite", 0.05), ("secret.sqlite", 90)):
+        try:
+            Store(path / name, read_only=True, timeout=timeout)
+        except PermissionError as error:
+            print(Path(error.filename).name)
+    """
+    with tempfile.TemporaryDirectory() as name:
+        for file in ("old.sqlite", "secret.sqlite"):
+            with Store(Path(name) / file) as store:
+                store.register([spec()], {})
+        os.chmod(Path(name) / "secret.sqlite", 0o000)
+        os.chmod(name, 0o555)
+        try:
+            assert ended(start(code, name)) == ["1 []\nold.sqlite\nsecret.sqlite\n"]
+        finally:
+            os.chmod(name, 0o755)
+
+
+def test_how_far_a_run_is(store: Store) -> None:
+    one, other = store.register([spec(0), spec(1)], {})
+    store.write(one, [report(0), report(3)])
+    assert (store.num_steps(one), store.num_steps(other)) == (192, 0)
+
+
 def test_a_reader_changes_nothing(path: Path) -> None:
     with Store(path) as store:
         (run_id,) = store.register([spec()], {})

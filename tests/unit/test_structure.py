@@ -47,6 +47,7 @@ MAY_IMPORT = {
         "scores",
     },
     "cli": {"reproduce", "bench", "verbs"},
+    "__main__": {"cli"},
 }
 """Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""
 
@@ -126,10 +127,25 @@ def test_nothing_unsafe(path: Path) -> None:
 
 
 def test_public_names_exist_and_are_documented() -> None:
-    for name in offtrace.__all__:
+    for name in (*offtrace.__all__, *offtrace._AGENT):
         assert hasattr(offtrace, name)
         if not name.startswith("__") and name != "TRACES":
             assert getattr(offtrace, name).__doc__
+
+
+def test_the_agent_without_its_extra() -> None:
+    """Nobody who looks around is stopped: `help`, completion, a star; who asks for it is told what to install."""
+    code = (
+        "import sys; sys.modules['jax'] = None\n"
+        "from offtrace import *; import offtrace as ot, pydoc, inspect\n"
+        "assert not hasattr(ot, 'train') and 'train' in dir(ot) and 'Retrace' in dict(inspect.getmembers(ot))\n"
+        "assert 'Retrace' in pydoc.render_doc(ot)\n"
+        "ot.train"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stderr.splitlines()[-1].startswith(
+        "AttributeError: `ot.train` needs more: pip install 'offtrace[agent]'"
+    )
 
 
 def test_version_is_the_package_metadata() -> None:

@@ -294,13 +294,13 @@ def test_a_trace_by_name():
     ("name", "near"), [("retrase", "retrace"), ("Retrace", "retrace"), ("tree-backup", "tree_backup")]
 )
 def test_an_unknown_name_suggests_the_near_one(name, near):
-    with pytest.raises(ValueError, match=rf"`name` .*got '{name}'\. Did you mean '{near}'\?") as error:
+    with pytest.raises(ValueError, match=rf"`trace` .*got '{name}'\. Did you mean '{near}'\?") as error:
         ot.trace(name)
     assert all(known in str(error.value) for known in ot.TRACES)
 
 
 def test_a_name_unlike_any_gets_no_suggestion():
-    with pytest.raises(ValueError, match=r"`name` must be one of .*; got 'xyzzy'\.$"):
+    with pytest.raises(ValueError, match=r"`trace` must be one of .*; got 'xyzzy'\.$"):
         ot.trace("xyzzy")
 
 

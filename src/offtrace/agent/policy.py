@@ -14,9 +14,9 @@ import numpy as np
 from offtrace.agent import checkpoints
 from offtrace.agent.network import make_network
 from offtrace.agent.runs import read_specs
-from offtrace.agent.runtimes import state_of
+from offtrace.agent.runtimes import needs_of, state_of
 from offtrace.agent.spec import Plan
-from offtrace.environments import make, on_host
+from offtrace.environments import on_host, with_options
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def load_policy(run: str | Path, *, member: int = 0, warn: Callable[[str], None]
         for name, value in found.arrays.items()
         if name.startswith(prefix)
     }
-    space, num_actions = _spaces(spec)
+    with needs_of(spec):
+        space, num_actions = _spaces(spec)
     net = make_network(
         space.shape, space.dtype, num_actions, jax.random.key(0), spec.network, hidden_sizes=spec.hidden_sizes
     )
@@ -79,7 +80,7 @@ def load_policy(run: str | Path, *, member: int = 0, warn: Callable[[str], None]
 
 
 def _spaces(spec: Plan) -> tuple[Any, int]:
-    env = make(spec.env, **spec.options)
+    env = with_options(spec.env, spec.options)
     if not on_host(spec.env):
         return env.observation, env.num_actions
     with env(num_actors=1, seed=0) as rows:

@@ -66,12 +66,14 @@ class Folder:
         self._changed = False
         self._events: list[telemetry.Events] = []
         self._clock = (time.monotonic(), 0)
+        if tensorboard:
+            telemetry.tensorboard()  # before the folder is made
         there = (path / "spec.json").exists()
         if there and not resume:
             done = (path / "result.json").exists()
             raise ValueError(
                 f"`output` {str(path)!r} holds a run that is {'finished' if done else 'not finished'} already. "
-                "Resume it, or choose another folder."
+                "Resume it (`--resume`), or choose another folder."
             )
         if resume and not there:
             raise ValueError(f"`output` {str(path)!r} holds no run to resume.")
@@ -153,7 +155,7 @@ class Folder:
         if changes and not allow_changes:
             raise ValueError(
                 f"`output` {str(self.path)!r} was begun otherwise: {'; '.join(dict.fromkeys(changes))}. Resume it as "
-                "it was, or allow changes."
+                "it was, or pass `--allow-changes` (in Python `allow_changes=True`)."
             )
         if changes:
             self._say(f"It goes on otherwise than it was begun: {'; '.join(dict.fromkeys(changes))}.")

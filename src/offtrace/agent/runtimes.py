@@ -11,7 +11,8 @@ module) steps Gymnasium's on the CPU while the learner is at work.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import jax
@@ -209,6 +210,15 @@ def _settings(spec: Plan, *, by_name: bool) -> Settings:
 def evaluation_key(spec: Plan, number: int) -> jax.Array:
     """Of a member's own seed, apart from what it was trained with."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(spec.seed), 1), number)
+
+
+@contextmanager
+def needs_of(spec: Plan) -> Generator[None, None, None]:
+    """Around what makes an environment: a package that it does not find is a wrong `env`, with a remedy."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"`env` {spec.env!r} cannot be made here: {error}") from error
 
 
 # -- states as named arrays ----------------------------------------------------------------------------------

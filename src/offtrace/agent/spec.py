@@ -46,7 +46,7 @@ class TrainSpec:
     seed: int = 0
     """Of everything that is drawn."""
     num_steps: Whole = None
-    """Environment steps of all actors together."""
+    """Environment steps of all actors together, rounded up to whole ticks (`tick_steps`)."""
     num_actors: int = 16
     """Environments side by side (App. F)."""
     window: Whole = None
@@ -233,6 +233,20 @@ def resolved(spec: TrainSpec) -> Plan:
     given["options"] = {**chosen.get("options", {}), **spec.options}
     values: dict[str, Any] = {**vars(spec), **chosen, **given, "env": env}
     return Plan(**values)
+
+
+def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
+    """The spec with what it leaves open as it is in the plan of a run that goes on.
+
+    Of another environment or trace it stays open, since what suits those is something else.
+
+    >>> continued(TrainSpec(env="CartPole-v1"), resolved(TrainSpec(env="CartPole-v1", num_steps=4_000))).num_steps
+    4000
+    """
+    if (full_name(spec.env), spec.trace) != (plan.env, plan.trace):
+        return spec
+    names = [f.name for f in dataclasses.fields(TrainSpec) if f.default is None and getattr(spec, f.name) is None]
+    return dataclasses.replace(spec, **{name: getattr(plan, name) for name in names})
 
 
 def full_name(env: str) -> str:

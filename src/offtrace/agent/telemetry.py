@@ -213,6 +213,17 @@ BY_AGE = "trace/off_policy_by_age"
 SPEED = "speed/steps_per_second"
 
 
+def tensorboard() -> tuple[Any, Any, Any, Any]:
+    """What events are written with: their texts, writer, events and summaries; refused where it is not installed."""
+    try:
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2, summary_pb2
+    except ImportError as missing:
+        raise ValueError(f"TensorBoard events need `{missing.name}`: pip install 'offtrace[track]'") from None
+    return summary.text, EventsWriter, event_pb2, summary_pb2
+
+
 class Events:
     """TensorBoard events of one run, in a folder; the horizontal axis is environment steps.
 
@@ -221,19 +232,11 @@ class Events:
     """
 
     def __init__(self, folder: str | Path, *, resumed_at: int | None = None) -> None:
-        try:
-            from tensorboardX import summary
-            from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto import event_pb2, summary_pb2
-        except ImportError as missing:
-            raise ValueError(f"TensorBoard events need `{missing.name}`: pip install 'offtrace[track]'") from None
+        self._text, writer, self._events, self._summaries = tensorboard()
         folder = Path(folder).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        self._events: Any = event_pb2  # their classes are made while they are loaded
-        self._summaries: Any = summary_pb2
-        self._text = summary.text
         # The writer names its file after the second and replaces one of that name: a number keeps the old ones.
-        self._writer = EventsWriter(str(folder / "events"), f".{len(list(folder.glob('events.out.tfevents.*')))}")
+        self._writer = writer(str(folder / "events"), f".{len(list(folder.glob('events.out.tfevents.*')))}")
         self._closed = False
         if resumed_at is not None:
             log = self._events.SessionLog

@@ -19,10 +19,10 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from offtrace.agent.runs import Folder, Result
-from offtrace.agent.runtimes import Runtime, Synchronous
+from offtrace.agent.runtimes import Runtime, Synchronous, needs_of
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import Report, Watcher
-from offtrace.environments import make, on_host
+from offtrace.environments import on_host, with_options
 
 FINAL = 10**6
 """The number of the evaluation at the end, which no tick has."""
@@ -154,7 +154,8 @@ def train(
     watcher = watcher or Watcher()
     if output is None and resume:
         raise ValueError("`resume` must come with `output`, the folder of the run.")
-    runtime = runtime_for(specs)  # before anything is written: what it refuses leaves no folder behind
+    with needs_of(specs[0]):
+        runtime = runtime_for(specs)  # before anything is written: what it refuses leaves no folder behind
     try:
         results = _kept(runtime, output, resume, allow_changes, checkpoint_seconds, tensorboard, watcher, stop)
     finally:
@@ -184,7 +185,7 @@ def _kept(
 
 def runtime_for(specs: Sequence[Plan]) -> Runtime:
     """For resolved specs: the host's for Gymnasium, one compiled program for pure environments."""
-    env = make(specs[0].env, **specs[0].options)
+    env = with_options(specs[0].env, specs[0].options)
     if on_host(specs[0].env):
         from offtrace.agent.host import Host
 

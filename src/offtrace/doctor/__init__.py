@@ -10,7 +10,15 @@ from typing import Any
 
 from offtrace.doctor import search
 from offtrace.doctor.answers import Answer, Run, perform, read
-from offtrace.doctor.conventions import ADAPTER, Convention, candidates, from_adapter, narrowed, takes_a_window
+from offtrace.doctor.conventions import (
+    Convention,
+    candidates,
+    from_adapter,
+    narrowed,
+    remedy,
+    takes_a_window,
+    unfit,
+)
 from offtrace.doctor.golden import TRIAL, WINDOWS
 from offtrace.doctor.mistakes import ALGORITHMS, MISTAKES, RIGHT, Mistake
 from offtrace.doctor.search import Fit, Guess
@@ -63,9 +71,9 @@ def _runs(fn: Callable[..., Any], convention: Any) -> list[Run]:
     """Every way of calling the function that works, with what it answered."""
     if callable(convention):
         return [_through_adapter(fn, lambda window: convention(fn, window))]
+    words = narrowed(convention) if convention is not None else ()
     if takes_a_window(fn):
         return [_through_adapter(fn, fn)]
-    words = narrowed(convention) if convention is not None else ()
     runs: list[Run] = []
     done: set[Any] = set()
     failures: list[Exception] = []
@@ -85,19 +93,28 @@ def _runs(fn: Callable[..., Any], convention: Any) -> list[Run]:
                 done.add(shape)
                 runs.append(run)
     except ValueError as error:
-        raise ValueError(f"`{_name(fn)}` fits no known convention: {error} {ADAPTER}") from None
+        raise unfit(f"`{_name(fn)}` fits no known convention: {error}") from None
     if not runs:
         # A missing name is the function's own; a wrong shape may be the doctor's guess.
         error = next((x for x in failures if isinstance(x, NameError | ImportError)), failures[0])
+        _check_installed(fn, error)
         said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
-        raise ValueError(f"`{_name(fn)}` fits no known convention; it raised {said}. {ADAPTER}")
+        raise unfit(f"`{_name(fn)}` fits no known convention; it raised {said}.")
     return runs
+
+
+def _check_installed(fn: Callable[..., Any], error: Exception) -> None:
+    """Of a function that needs a module which is missing, nothing else can be said."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.partition(".")[0]
+        raise ValueError(f"`{_name(fn)}` needs `{module}`, which is not installed. {remedy(module)}") from None
 
 
 def _through_adapter(fn: Callable[..., Any], adapter: Callable[[Any], Any]) -> Run:
     try:
         return perform(fn, from_adapter(adapter, TRIAL))
     except Exception as error:
+        _check_installed(fn, error)
         frames = traceback.extract_tb(error.__traceback__)
         last = next(
             (f for f in reversed(frames) if os.path.dirname(f.filename) != os.path.dirname(__file__)), frames[-1]
@@ -111,7 +128,7 @@ def _through_adapter(fn: Callable[..., Any], adapter: Callable[[Any], Any]) -> R
 def _diagnose(fn: Callable[..., Any], runs: list[Run], trace: str | None, lambda_: float | None) -> Verdict:
     answers = sorted((answer for run in runs for answer in read(run)), key=lambda answer: answer.form.rank)
     if not answers:
-        raise ValueError(f"`{_name(fn)}` gives back nothing that looks like targets, errors or losses. {ADAPTER}")
+        raise unfit(f"`{_name(fn)}` gives back nothing that looks like targets, errors or losses.")
     wanted = ALGORITHMS if trace is None else (trace,)
     fits = [fit for answer in answers for fit in search.fitting(answer, wanted, lambda_, 0)]
     if fits:

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -242,8 +243,23 @@ def narrowed(words: str) -> tuple[str, ...]:
     found = tuple(words.replace(",", " ").replace("pytorch", "torch").split())
     unknown = [word for word in found if word not in WORDS]
     if unknown:
-        raise ValueError(f"`convention` may say {', '.join(WORDS)}; got {unknown[0]!r}. {ADAPTER}")
+        raise ValueError(f"`convention` may say {', '.join(WORDS)}; got {unknown[0]!r}.")
+    for word in found:
+        if word in LIBRARIES and find_spec(word) is None:
+            raise ValueError(f"`convention` must name a library that is installed; got {word!r}. {remedy(word)}")
     return found
+
+
+def remedy(module: str) -> str:
+    """What to do about a module that is missing."""
+    return f"Install it: pip install 'offtrace[{module}]'." if module in LIBRARIES else "Install it."
+
+
+def unfit(text: str) -> ValueError:
+    """An error whose note is the adapter to write: a note keeps its lines, so it can be pasted."""
+    error = ValueError(text)
+    error.add_note(ADAPTER)
+    return error
 
 
 def from_adapter(adapter: Callable[[Any], Any], window: Golden) -> Convention:
@@ -312,7 +328,7 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
-        raise ValueError(f"{fn!r} has no signature to read. {ADAPTER}") from None
+        raise unfit(f"{fn!r} has no signature to read.") from None
     named = {name: p for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if isinstance(fn, functools.partial):  # what is bound already is not ours to feed
         named = {name: p for name, p in named.items() if name not in fn.keywords}

@@ -9,6 +9,8 @@ through their methods of those names. Importing this loads neither JAX nor a sui
 """
 
 import difflib
+import inspect
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -145,6 +147,24 @@ def make(name: str, **options: Any) -> Any:
     return getattr(import_module(f"offtrace.environments.{module}"), class_name)(**arguments, **options)
 
 
+def with_options(name: str, options: Mapping[str, Any]) -> Any:
+    """`make` with options that are data, as in a spec: what the environment does not take is a wrong value."""
+    try:
+        return make(name, **options)
+    except TypeError as error:
+        if not options or name not in (*SUITE, *ATARI):
+            raise
+        module, class_name, arguments = SUITE.get(name, ("atari", "AtariFactory", {"game": ""}))
+        made = getattr(import_module(f"offtrace.environments.{module}"), class_name)
+        known = [option for option in inspect.signature(made).parameters if option not in arguments]
+        raise wrong_options(name, options, known, error) from error
+
+
+def wrong_options(name: str, options: Mapping[str, Any], known: Sequence[str], error: Exception) -> ValueError:
+    """What was given, what could have been, and why it was refused."""
+    return ValueError(f"`options` of {name} must be among {', '.join(known)}; got {dict(options)}: {error}.")
+
+
 def on_host(name: str) -> bool:
     """Whether it is stepped on the CPU, as a vector environment, and not inside of a program of JAX.
 
@@ -155,9 +175,17 @@ def on_host(name: str) -> bool:
 
 
 def _hint(name: str) -> str:
-    """The names that are close without their suite, or as a whole; else all of them.
+    """The names that are close; else all of them."""
+    return near(name) or there_are(name)
+
+
+def near(name: str) -> str:
+    """The names that are close without their suite, or as a whole; nothing if there are none.
 
     What is not said to be Atari's is looked for among the others first.
+
+    >>> near("catch"), near("Walker")
+    ('Did you mean pocket/catch?', '')
     """
     last = name.rpartition("/")[2]
     for names in (ATARI, NAMES) if name.startswith("atari/") else (NAMES, ATARI):
@@ -166,6 +194,11 @@ def _hint(name: str) -> str:
             return f"Did you mean {' or '.join(short[match] for match in close)}?"
     if close := difflib.get_close_matches(name, NAMES, n=3, cutoff=0.7):
         return f"Did you mean {' or '.join(close)}?"
+    return ""
+
+
+def there_are(name: str = "") -> str:
+    """All names; of Atari, if it is said to be one of those."""
     if name.startswith("atari/"):
         return f"The games are {', '.join(game.partition('/')[2] for game in ATARI)}."
     return f"There are {', '.join(NAMES)}, atari/<game> for the paper's, and gymnasium/<id> for any of Gymnasium's."

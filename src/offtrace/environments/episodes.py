@@ -6,7 +6,6 @@
 Pure environments are drawn by `pictures`; a Gymnasium environment draws itself.
 """
 
-import inspect
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -189,20 +188,18 @@ class _Rendered:
     """A Gymnasium environment with `render_mode="rgb_array"`."""
 
     def __init__(self, id_: str, options: dict[str, Any], seed: int) -> None:
-        from offtrace.environments.guard import find, gymnasium
-        from offtrace.environments.gymnasium import GymnasiumRows
+        from offtrace.environments.guard import find, gymnasium, made
+        from offtrace.environments.gymnasium import own_options
 
         self._name = f"gymnasium/{id_}"
         self._seed: int | None = seed
         self._missing = gymnasium.error.DependencyNotInstalled
         spec = find(id_, allow_import=options.get("allow_import", False))
-        parameters = inspect.signature(GymnasiumRows).parameters.values()
-        of_rows = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-        kept = {key: value for key, value in options.items() if key not in of_rows | {"render_mode"}}
+        kept = {key: value for key, value in options.items() if key not in (*own_options(), "render_mode")}
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*render_mode")  # refused below
-                self._env = gymnasium.make(spec, render_mode="rgb_array", disable_env_checker=True, **kept)
+                self._env = made(spec, render_mode="rgb_array", **kept)
         except TypeError as error:
             if "render_mode" not in str(error):
                 raise
@@ -234,7 +231,8 @@ class _Rendered:
         try:
             shown = self._env.render()
         except self._missing as missing:
-            raise self._unseen(str(missing)) from missing
+            with_pygame = "it needs pygame: pip install 'offtrace[video]'"
+            raise self._unseen(with_pygame if "pygame" in str(missing) else str(missing)) from missing
         if not isinstance(shown, np.ndarray) or shown.ndim != 3 or shown.shape[2] != 3 or shown.dtype != np.uint8:
             kind = f"{shown.dtype} {shown.shape}" if isinstance(shown, np.ndarray) else type(shown).__name__
             raise self._unseen(f"`render` gives {kind}")

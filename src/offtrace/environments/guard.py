@@ -6,6 +6,7 @@ of a worker. The guard answers with a blank step instead, and a report of the fa
 
 import functools
 import importlib
+import inspect
 import multiprocessing
 import os
 import signal
@@ -17,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.environments import near, there_are
+
 try:
     import gymnasium
 except ModuleNotFoundError as missing:
-    raise ImportError(f"Gymnasium environments need it: pip install gymnasium ({missing})") from missing
+    raise ImportError(f"Gymnasium environments need it: pip install 'offtrace[agent]' ({missing})") from missing
 
 FAULT = "offtrace_fault"
 """The key of `info` for (the call that failed, what happened in one line, the traceback)."""
@@ -38,7 +41,40 @@ def find(name: str, *, allow_import: bool) -> Any:
     try:
         return gymnasium.spec(id_)
     except gymnasium.error.Error as error:
-        raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {error}") from error
+        hint = "" if colon else _hint(id_, error)
+        raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {error}{hint}") from error
+
+
+def _hint(id_: str, error: Exception) -> str:
+    """Our own names, for one that Gymnasium does not know."""
+    if not isinstance(error, gymnasium.error.NameNotFound):
+        return ""
+    hint = near(id_.lower())
+    if not hint and "Did you mean" not in str(error):
+        hint = there_are()
+    return f" {hint}" if hint else ""
+
+
+def takes(spec: Any) -> list[str]:
+    """The options of an environment itself, as far as it says."""
+    load = gymnasium.envs.registration.load_env_creator
+    try:
+        creator = load(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        parameters = inspect.signature(creator).parameters.values()
+    except (ImportError, AttributeError, TypeError, ValueError, gymnasium.error.Error):
+        return []
+    named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [name for name in named if name != "render_mode"]
+
+
+def made(spec: Any, **options: Any) -> Any:
+    """`gymnasium.make`, but what an environment needs and does not find is an `ImportError` with a remedy."""
+    try:
+        return gymnasium.make(spec, disable_env_checker=True, **options)  # its checker warns; the guard refuses
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        if str(spec.entry_point).startswith("gymnasium.envs.box2d"):
+            raise ImportError(f"{spec.id} needs Box2D: pip install 'offtrace[box2d]'") from error
+        raise ImportError(f"{spec.id} needs a package that is not installed: {error}") from error
 
 
 def maker(spec: Any, options: dict[str, Any]) -> Callable[[], Any]:
@@ -49,7 +85,7 @@ def maker(spec: Any, options: dict[str, Any]) -> Callable[[], Any]:
 def _made(spec: Any, options: dict[str, Any], parent: int) -> Any:
     if os.getpid() != parent:
         _settle()
-    env = gymnasium.make(spec, disable_env_checker=True, **options)  # its checker warns; the guard refuses
+    env = made(spec, **options)
     inner = env
     while isinstance(inner, gymnasium.Wrapper) and isinstance(inner.env, gymnasium.Wrapper):
         inner = inner.env

@@ -11,12 +11,14 @@ before it bootstraps from there: nothing is wrong, one transition is lost. Steps
 stay.
 """
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
-from offtrace.environments.guard import find, gymnasium
+from offtrace.environments import wrong_options
+from offtrace.environments.guard import find, gymnasium, takes
 from offtrace.environments.interface import Actor, Array, Ended, Row
 from offtrace.environments.spaces import MODES, bounds, checked_actions, is_next_step, spaces
 from offtrace.environments.vector import Fault, Vector, vector_maker
@@ -34,7 +36,20 @@ class GymnasiumFactory:
         return f"gymnasium/{self.id}"
 
     def __call__(self, num_actors: int, seed: int) -> "GymnasiumRows":
-        return GymnasiumRows(self.id, num_actors, seed, **self.options)
+        try:
+            return GymnasiumRows(self.id, num_actors, seed, **self.options)
+        except TypeError as error:
+            if not self.options:
+                raise
+            spec = find(self.id, allow_import=self.options.get("allow_import", False))
+            known = [*takes(spec), "max_episode_steps", *own_options()]
+            raise wrong_options(self.name, self.options, known, error) from error
+
+
+def own_options() -> list[str]:
+    """Of `GymnasiumRows`; all others are for the environment."""
+    parameters = inspect.signature(GymnasiumRows).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 class GymnasiumRows:

@@ -100,7 +100,19 @@ class Database:
     def __init__(self, path: Path, *, read_only: bool, timeout: float) -> None:
         self.path = path.absolute()
         self.name = repr(str(self.path))
-        address = f"{self.path.as_uri()}?{self._mode(read_only)}"
+        deadline = time.monotonic() + min(timeout, 2.0)
+        while True:
+            mode = self._mode(read_only)
+            try:
+                self._open(mode, read_only, timeout)
+                return
+            except PermissionError:  # or SQLite's log has come or gone since the mode was chosen
+                if not mode.startswith("mode=ro") or not os.access(self.path, os.R_OK) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+
+    def _open(self, mode: str, read_only: bool, timeout: float) -> None:
+        address = f"{self.path.as_uri()}?{mode}"
         try:
             self.connection = sqlite3.connect(address, uri=True, timeout=timeout, isolation_level=None)
         except sqlite3.Error as error:

@@ -13,6 +13,7 @@ import json
 import math
 import multiprocessing
 import os
+import secrets
 import shutil
 import signal
 import sqlite3
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from itertools import compress
 from operator import not_
@@ -39,6 +40,8 @@ MOST_ON_ACCELERATOR = 512
 TRIES = 3
 """Times that a pack whose process was killed is begun again."""
 WRITE_SECONDS = 2.0
+GONE = ".gone-"
+"""How the name of a folder begins that is on its way out."""
 
 
 class Progress(NamedTuple):
@@ -64,6 +67,8 @@ def run(
 
     `jobs` processes at once, one for each core unless given; 0 trains in this process, as on an accelerator.
     """
+    if jobs is not None and jobs < 0:
+        raise ValueError(f"`jobs` must be at least 0; got {jobs}.")
     path = Path(store)
     on_accelerator = _on_accelerator()
     jobs = (0 if on_accelerator else num_cores()) if jobs is None else jobs
@@ -76,6 +81,7 @@ def run(
                 work(path, pack, command, stop, watched.told)
     else:
         _processes(path, waiting, jobs, command, stop, watched)
+    _begun(path, [])  # removes those whose cells were done elsewhere
     with suppress(OSError):
         _work_folder(path).rmdir()  # unless something is left in it
     return watched.told()
@@ -104,21 +110,39 @@ def _begun(path: Path, missing: Sequence[Plan]) -> tuple[list[list[dict[str, Any
 
     Some cells of such a pack may have been done in another one since: they come along, and count no more.
     """
+    left, found = {fingerprint(to_json(spec)): spec for spec in missing}, []
+    for rows, mine in sorted(_saved(path), key=lambda pack: len(pack[0]) - len(pack[1])):  # least in vain first
+        if mine <= left.keys():
+            found.append(rows)
+            left = {key: spec for key, spec in left.items() if key not in mine}
+    return found, list(left.values())
+
+
+def _saved(path: Path) -> Generator[tuple[list[dict[str, Any]], set[str]]]:
+    """Packs to go on with, and which of their cells are missing. One that is done is removed.
+
+    One with cells that the store does not know is left alone, and so is one that is more work than its missing cells.
+    """
     from offtrace.agent.runs import read_specs
 
+    for gone in _work_folder(path).glob(f"{GONE}*"):
+        shutil.rmtree(gone, ignore_errors=True)
     with Store(path) as store:
-        not_done = {fingerprint(row) for _, row in store.missing()}
-    left, found = {fingerprint(to_json(spec)): spec for spec in missing}, []
-    for folder in sorted(_work_folder(path).glob("*")):
-        with suppress(ValueError, OSError):
-            rows = [to_json(spec) for spec in read_specs(folder)[0]]
-            mine = not_done.intersection(map(fingerprint, rows))
-            if not mine:
-                shutil.rmtree(folder)
-            elif mine <= left.keys():
-                found.append(rows)
-                left = {key: spec for key, spec in left.items() if key not in mine}
-    return found, list(left.values())
+        for folder in sorted(_work_folder(path).glob("[!.]*")):
+            with suppress(ValueError, OSError):
+                rows = [to_json(spec) for spec in read_specs(folder)[0]]
+                missing = store.missing(rows)  # asked now: who has written there has registered before
+                if rows and not missing:
+                    _remove(folder)
+                elif missing and _is_worth_it(store, rows, missing):
+                    yield rows, {fingerprint(row) for _, row in missing}
+
+
+def _is_worth_it(store: Store, rows: Sequence[dict[str, Any]], missing: Sequence[tuple[int, dict[str, Any]]]) -> bool:
+    """Whether to go on with a pack is less work than to begin its missing cells anew, if members take turns."""
+    total = int(rows[0]["num_steps"])
+    left = total - max(store.num_steps(run_id) for run_id, _ in missing)
+    return len(missing) == len(rows) or len(rows) * left < len(missing) * total
 
 
 def num_cores() -> int:
@@ -134,13 +158,11 @@ def work(
     tick: Callable[[], object] = lambda: None,
 ) -> None:
     """One pack, from where it was; rows go to the store as they come."""
-    from offtrace.agent.training import train
-
     with Store(store) as opened:
-        pack = Held(opened, rows, provenance(command), whole=_folder(store, rows).exists())
+        whole = (_folder(store, rows) / "spec.json").exists()
+        pack = Held(opened, rows, provenance(command), whole=whole)
         if not pack.ids:
             return
-        folder = _folder(store, pack.rows)
 
         def write(reports: Sequence[Sequence[Report]]) -> None:
             pack.write(reports)
@@ -148,14 +170,7 @@ def work(
 
         batches = Batches(write)
         try:
-            results = train(
-                [from_json(row) for row in pack.rows],
-                folder,
-                resume=(folder / "spec.json").exists(),
-                watcher=batches,
-                stop=stop,
-                checkpoint_seconds=30,
-            )
+            results = _results(store, pack, batches, stop)
             pack.write([result.reports for result in results])  # one that was killed has saved more than it wrote
             if not results[0].finished:
                 return
@@ -164,7 +179,29 @@ def work(
             batches.flush()
             pack.fail("".join(traceback.format_exception(error)))
             return
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(ValueError, OSError):
+        _remove(_folder(store, pack.rows))
+
+
+def _results(store: Path, pack: "Held", batches: "Batches", stop: Callable[[], bool]) -> list[Any]:
+    """Of training. What is saved and cannot be resumed is removed, and the claimed cells begin anew."""
+    from offtrace.agent.checkpoints import Lock
+    from offtrace.agent.training import runtime_for, train
+
+    folder, specs = _folder(store, pack.rows), [from_json(row) for row in pack.rows]
+    resume = (folder / "spec.json").exists()
+    if resume:
+        with Lock(folder):  # if it is in use, it is refused here, and stays
+            pass
+    try:
+        return train(specs, folder, resume=resume, watcher=batches, stop=stop, checkpoint_seconds=30)
+    except ValueError:
+        if not resume or batches.begun:
+            raise
+        runtime_for(specs).close()  # if that is what was refused, the folder is not to blame
+        _remove(folder)
+    pack.narrow()
+    return _results(store, pack, batches, stop)
 
 
 def _work_folder(store: Path) -> Path:
@@ -175,6 +212,15 @@ def _folder(store: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Where a pack is saved."""
     names = "".join(map(fingerprint, rows))
     return _work_folder(store) / hashlib.sha256(names.encode()).hexdigest()[:16]
+
+
+def _remove(folder: Path) -> None:
+    """Refused while somebody trains there. It loses its name first: who is killed on the way leaves no half of it."""
+    from offtrace.agent.checkpoints import Lock
+
+    with Lock(folder):
+        gone = folder.rename(folder.with_name(f"{GONE}{folder.name}-{secrets.token_hex(4)}"))
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 class Held:
@@ -195,6 +241,11 @@ class Held:
             self.rows = [*rows]
         else:
             self._mine = [True] * len(self.ids)
+
+    def narrow(self) -> None:
+        """From a whole pack to the cells that are claimed."""
+        self.rows = [*compress(self.rows, self._mine)]
+        self._mine = [True] * len(self.ids)
 
     def write(self, reports: Sequence[Sequence[Report]]) -> None:
         """Of each row; none of any is a sign of life."""
@@ -218,11 +269,13 @@ class Batches(Watcher):
     """Reports of each cell: the first at once, as a sign that it has begun, then a few seconds' worth at a time."""
 
     def __init__(self, send: Callable[[list[list[Report]]], None]) -> None:
+        self.begun = False
         self._send = send
         self._kept: list[list[Report]] = []
         self._sent = -math.inf
 
     def ticks(self, reports: Sequence[Report]) -> None:
+        self.begun = True
         self._kept = self._kept or [[] for _ in reports]
         for kept, report in zip(self._kept, reports, strict=True):
             kept.append(report)

@@ -132,13 +132,14 @@ class Store:
 
     def missing(self, specs: Iterable[Mapping[str, Any]] | None = None) -> list[tuple[int, dict[str, Any]]]:
         """Runs that are not done, of these specs or of all: never begun, stopped, failed, or claimed by somebody."""
-        with self._transaction("DEFERRED"), self._reading():
-            found = self._do("SELECT fingerprint, id, spec, status FROM runs ORDER BY id")
-            rows = {key: (run_id, dict(json.loads(spec)), status) for key, run_id, spec, status in found}
+        with self._transaction("DEFERRED"):
+            rows = {row[0]: row[1:] for row in self._do("SELECT fingerprint, id, spec, status FROM runs ORDER BY id")}
         wanted = rows if specs is None else dict.fromkeys(map(fingerprint, specs))
         if not wanted.keys() <= rows.keys():
             raise ValueError(f"`specs` must be registered in {self._name} first.")
-        return [rows[key][:2] for key in wanted if rows[key][2] != "done"]
+        found = [rows[key] for key in wanted]
+        with self._reading():
+            return [(run_id, dict(json.loads(spec))) for run_id, spec, status in found if status != "done"]
 
     def claim(self, run_id: int, worker: str, *, pid: int | None = None, stale_seconds: float = 900.0) -> bool:
         """Whether the run is this worker's now; not if it is done, or if another claim on it is alive.
@@ -271,6 +272,11 @@ class Store:
                 )
                 for row in self._do(f"SELECT * FROM runs WHERE {where} ORDER BY id", wanted)
             ]
+
+    def num_steps(self, run_id: int) -> int:
+        """How far a run is, by its last report; 0 if there is none."""
+        with self._transaction("DEFERRED"):
+            return self._do("SELECT max(num_steps) FROM reports WHERE run = ?", (run_id,)).fetchone()[0] or 0
 
     def checksum(self, run_id: int) -> str:
         """Of the results of a run: `StoredRun.checksum`."""

@@ -10,6 +10,7 @@ import io
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from offtrace.mdp.finite import FiniteMDP
 
 NUM_RESETS = 1000
 """Of an environment that does not say where it starts."""
+
+PACKAGES = MappingProxyType({"gymnasium": "'offtrace[agent]'", "icu_sepsis": "icu-sepsis"})
+"""What may be missing here, and what pip calls that which brings it."""
 
 Outcomes = Sequence[tuple[float, int, float, bool]]
 """(probability, next state, reward, terminated), …"""
@@ -118,13 +122,13 @@ def icu_sepsis(*, gamma: float = 0.99, inadmissible: str = "mean") -> FiniteMDP:
     action does that clinicians hardly ever took in a state: `"mean"`, what the others do on average, or
     `"terminate"`, death.
     """
-    package = _imported("icu_sepsis", "icu-sepsis")
+    package = _imported("icu_sepsis")
     env = package.ICUSepsisEnv(inadmissible_action_strategy=inadmissible)
     return _sepsis(env, gamma=gamma, start=None, name="icu_sepsis")
 
 
 def _sepsis(env: Any, *, gamma: float, start: ArrayLike | None, name: str) -> FiniteMDP:
-    known = _imported("icu_sepsis.utils.constants", "icu-sepsis")
+    known = _imported("icu_sepsis.utils.constants")
     model, strategy = env.dynamics, env._inadmissible_action_strategy
     p = model["tx_mat"]
     if strategy == "raise_exception":
@@ -146,9 +150,9 @@ def _made(name: str, allow_import: bool, options: dict[str, Any]) -> Any:
         raise ValueError(
             f"`env` must be an id that imports nothing; got {name!r}. If you trust it, pass allow_import=True."
         )
-    gymnasium = _imported("gymnasium", "gymnasium")
+    gymnasium = _imported("gymnasium")
     if name.startswith("Sepsis/"):
-        _imported("icu_sepsis", "icu-sepsis")  # which registers its ids
+        _imported("icu_sepsis")  # which registers its ids
     try:
         return gymnasium.make(name, **options)
     except gymnasium.error.DependencyNotInstalled:
@@ -157,14 +161,15 @@ def _made(name: str, allow_import: bool, options: dict[str, Any]) -> Any:
         raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {error}") from error
 
 
-def _imported(module: str, package: str) -> Any:
+def _imported(module: str) -> Any:
     """A module that is there only if its package is; the notices older packages print on import are kept quiet."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore", DeprecationWarning)
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ImportError(f"this needs the package {package}: pip install {package} ({error})") from error
+        package = module.partition(".")[0]
+        raise ImportError(f"this needs `{package}`: pip install {PACKAGES[package]} ({error}).") from error
 
 
 def _first_states(bare: Any) -> np.ndarray:

@@ -20,11 +20,20 @@ from offtrace.scores.comparison import BASELINES
 
 try:
     import altair as alt
-    import vl_convert  # noqa: F401  (Altair writes files with it; better missed here than after the drawing)
+    import vl_convert  # Altair writes files with it; better missed here than after the drawing
 except ImportError as missing:
     raise ImportError(f"charts need `{missing.name}`: pip install 'offtrace[report]'") from missing
 
-__all__ = ["NAMES", "alt", "average_by_lambda_chart", "finished", "named", "save", "score_distribution_chart"]
+__all__ = [
+    "NAMES",
+    "alt",
+    "average_by_lambda_chart",
+    "finished",
+    "named",
+    "save",
+    "score_distribution_chart",
+    "vl_convert",
+]
 
 FORMATS = ("png", "svg", "pdf")
 WIDTH, HEIGHT = 540, 340

@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import altair as alt
 import numpy as np
 
 from offtrace.agent.telemetry import Report
 from offtrace.experiments.results import Study
-from offtrace.report.charts import colour, dash, end_labels, finished, tips
+from offtrace.report.charts import alt, colour, dash, end_labels, finished, tips
 from offtrace.report.names import counted, named
 from offtrace.scores.comparison import BASELINES, LEVEL, Array
 

@@ -20,11 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import vl_convert
-
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import StoredRun
-from offtrace.report.charts import alt
+from offtrace.report.charts import alt, vl_convert
 from offtrace.report.names import counted, named
 from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, charts_of, render
 from offtrace.report.sections import listed, slug, study_part, unique

@@ -16,9 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import vl_convert
-
-from offtrace.report.charts import alt
+from offtrace.report.charts import alt, vl_convert
 
 FORMATS = ("png", "svg", "pdf")
 HIDDEN = re.compile(

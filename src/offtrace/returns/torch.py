@@ -1,6 +1,8 @@
-"""PyTorch tensors in and out. On the CPU they share their memory with the compiled kernels."""
+"""PyTorch tensors in and out. On the CPU they share their memory with the compiled kernels; CUDA has its own."""
 
 import dataclasses
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from offtrace.arrays import expectation, joint_product, lead, product
 from offtrace.likelihoods import tolerance
 from offtrace.returns import checks, lagwise
 from offtrace.returns import numpy as on_cpu
+from offtrace.returns.compiled import FUSED, READ_MU
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
@@ -58,6 +61,9 @@ def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
     window, tol = ready(given)
     shape(window)
     require(window, trace)
+    out = None if torch.is_grad_enabled() else _fused(window, trace, validate=validate, tol=tol)
+    if out is not None:
+        return out
     if validate:
         checks.check(window, trace, tol=tol)
     elif window.r.device.type == "cpu":
@@ -78,6 +84,62 @@ def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
     return out
 
 
+@cache
+def _kernels(device: torch.device) -> ModuleType | None:
+    """Those of a device, where there are any."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
+        return None
+    try:
+        from offtrace.returns import cuda
+    except ImportError:  # PyTorch brings Triton along, but not on every system
+        return None
+    return cuda
+
+
+def _run(kernels: ModuleType, **given: Any) -> tuple[Tensor, bool]:
+    """On the device of the tensors, whichever is the current one."""
+    for name, value in given.items():
+        if isinstance(value, Tensor) and not value.is_contiguous():
+            given[name] = value.contiguous()
+    device = given["r"].device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return kernels.run(**given)
+    return kernels.run(**given)
+
+
+def _fused(window: Window, trace: Any, *, validate: bool, tol: float) -> Tensor | None:
+    """The rows of Table 1 from Q, π and μ by one kernel; None where that is not what is given, or there is none."""
+    kernels, kind = _kernels(window.r.device), FUSED.get(type(trace))
+    if kernels is None or kind is None or not isinstance(trace.lambda_, int | float):
+        return None
+    others = (window.expected_q, window.pi_a, window.log_pi_a, window.log_mu_a)
+    if window.a is None or any(value is not None for value in others) or window.r.numel() == 0:
+        return None
+    if window.q.shape[-1] > kernels.TILE:
+        return None
+    out, strange = _run(
+        kernels,
+        q=window.q,
+        pi=window.pi,
+        a=window.a,
+        r=window.r,
+        discount=window.discount,
+        mu_a=window.mu_a if kind in READ_MU else None,
+        q_a=window.q_a,
+        reset=window.reset,
+        mask=window.mask,
+        kind=kind,
+        lambda_=float(trace.lambda_),
+        tolerance=tol if validate else None,
+    )
+    if strange:  # which rule was broken, if one was
+        checks.check(window, trace, tol=tol)
+        checks.check_coefficients(window, trace, coefficients(window, trace), tol=tol)
+        checks.check_result(window, out)
+    return out
+
+
 def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor) -> Tensor:
     r, discount = window.r, window.discount
     cut = torch.zeros_like(r, dtype=torch.bool) if window.reset is None else window.reset
@@ -92,7 +154,11 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
 
 
 def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
-    """The recursion: through the compiled kernel on the CPU, as a tree of tensor operations elsewhere."""
+    """The recursion by a kernel; as a tree of tensor operations where there is none, or none for its gradient."""
+    steps = {"q_a": q_a, "expected_q": expected_q, "r": window.r, "discount": window.discount, "c": c}
+    kernels = _kernels(window.r.device)
+    if kernels and c.numel() and not (torch.is_grad_enabled() and any(v.requires_grad for v in steps.values())):
+        return _run(kernels, **steps, reset=window.reset, mask=window.mask, as_targets=as_targets)[0]
     if window.r.device.type == "cpu":
         out: Any = _Fold.apply(q_a, expected_q, window.r, window.discount, c, window.reset, window.mask, as_targets)
         return out
@@ -167,6 +233,8 @@ class _Fold(torch.autograd.Function):
 
 def ready(given: Window) -> tuple[Window, float]:
     """Tensors on one device, of one float dtype: the widest that came in, at least float32; and the tolerance."""
+    if _is_ready(given):
+        return given, tolerance(given.r)
     device = next(value.device for value in given if isinstance(value, Tensor))
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = [v.dtype for v in values if v is not None and v.dtype.is_floating_point]
@@ -177,6 +245,22 @@ def ready(given: Window) -> tuple[Window, float]:
             wanted = torch.int64 if name in INTEGER else torch.bool if name in BOOLEAN else dtype
             values[i] = value.to(device=device, dtype=wanted)
     return Window(*values), tol
+
+
+def _is_ready(given: Window) -> bool:
+    """Whether all are what they would be made."""
+    if not isinstance(given.r, Tensor) or given.r.dtype not in (torch.float32, torch.float64):
+        return False
+    device, dtype = given.r.device, given.r.dtype
+    for i, value in enumerate(given):
+        if value is not None:
+            wanted = torch.int64 if i == _A else torch.bool if i in _ENDS else dtype
+            if not isinstance(value, Tensor) or value.dtype is not wanted or value.device != device:
+                return False
+    return True
+
+
+_A, _ENDS = Window._fields.index("a"), tuple(map(Window._fields.index, BOOLEAN))
 
 
 def step_tensor(name: str, value: Any, window: Window) -> Tensor:

@@ -4,6 +4,7 @@ import csv
 import json as json_module
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from offtrace import policies
 from offtrace import safety as room
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP, from_data, from_gymnasium
 from offtrace.mdp.finite import checked_gamma
+from offtrace.mdp.gymnasium import PACKAGES
 from offtrace.operators import q_star
 from offtrace.safety.rows import BY_THEOREM
 
@@ -59,7 +61,9 @@ def analyze(
     if list:
         for name, make in MDPS.items():
             summary = (getattr(make, "func", make).__doc__ or "").strip().splitlines()[0]
-            print(f"{name:16} {summary}")
+            is_missing = name in PACKAGES and find_spec(name) is None
+            remedy = f" Not installed: pip install {PACKAGES[name]}" if is_missing else ""
+            print(f"{name:16} {summary}{remedy}")
         return
     if not mdp:
         raise ValueError("name an MDP: `offtrace analyze FrozenLake-v1`, a file, or a name from `--list`.")
@@ -161,6 +165,7 @@ def _made(make: Callable[[], FiniteMDP], name: str) -> FiniteMDP:
             raise
         reason = error
     text = " ".join(str(reason).split())
+    text += "" if text.endswith((".", "?", "!")) else "."
     known = "" if name in MDPS else f" Or name one of {', '.join(MDPS)}, or a file .npz or .csv."
     raise ValueError(f"`mdp`: {text}{known}") from None
 

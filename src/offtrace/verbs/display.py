@@ -62,6 +62,7 @@ class Display:
         self._best = math.nan
         self._evaluation = self._best_evaluation = math.nan
         self._evaluated_at = 0
+        self._evaluation_told = False
         self._told = 0
         self._speed_told = False
 
@@ -141,6 +142,7 @@ class Display:
         self._best = best(self._best, self._recent[0])
         if report.evaluation is not None:
             self._evaluation, self._evaluated_at = report.evaluation, report.num_steps
+            self._evaluation_told = False
             self._best_evaluation = best(self._best_evaluation, report.evaluation)
 
     @property
@@ -180,7 +182,10 @@ class Display:
         self.console.print(text, soft_wrap=soft_wrap or not self.console.is_interactive)
 
     def _tell(self) -> None:
-        """A line where the run has come a tenth further, and where its speed is first known."""
+        """A line where the run has come a tenth further, and where its speed is first known.
+
+        An evaluation is in the first line after it was made, with its step if that is an earlier one.
+        """
         speed, now = self.steps_per_second, self._clock()
         if self._tenth <= self._told and (self._speed_told or speed is None):
             return
@@ -190,8 +195,10 @@ class Display:
             f"{count(self._num_steps):>{len(count(self.total_steps))}} of {count(self.total_steps)} steps",
             f"return {number(self._recent[0])}",
         ]
-        if not math.isnan(self._evaluation):
-            parts.append(f"evaluation {number(self._evaluation)}")
+        if not (math.isnan(self._evaluation) or self._evaluation_told):
+            before = "" if self._evaluated_at == self._num_steps else f" at step {count(self._evaluated_at)}"
+            parts.append(f"evaluation {number(self._evaluation)}{before}")
+            self._evaluation_told = True
         if speed is not None:
             parts.append(rate(speed))
         if self._complete:

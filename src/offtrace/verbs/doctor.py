@@ -12,6 +12,9 @@ import tyro
 from rich.console import Console
 
 from offtrace.doctor import MISTAKES, check
+from offtrace.doctor.conventions import ADAPTER, LIBRARIES, remedy
+
+__all__ = ["ADAPTER", "doctor"]
 
 
 def doctor(
@@ -78,6 +81,7 @@ def load(function: str) -> Callable[..., Any]:
             value = getattr(value, part)
     except ModuleNotFoundError as error:
         hint = f" Write `{module_name.removesuffix('.py')}:{name}`." if module_name.endswith(".py") else ""
+        hint = f" {remedy(error.name)}" if error.name in LIBRARIES else hint
         raise ValueError(f"no module named {error.name!r}, importing {module_name!r}.{hint}") from None
     except AttributeError as error:
         raise ValueError(f"{error}.") from None

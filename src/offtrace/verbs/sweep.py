@@ -4,6 +4,7 @@ import json as json_module
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from offtrace.environments import NAMES, with_options
 from offtrace.verbs.numbers import count, number
 
 
 def sweep(
     games: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="ENV …")] = (),
     preset: Literal["figure_1", "table_2", "table_3"] | None = None,
-    scale: Literal["pocket", "minatar", "atari"] = "pocket",
+    scale: Literal["pocket", "minatar", "atari"] | None = None,
     traces: tuple[str, ...] = (),
     lambdas: tuple[float, ...] = (),
     seeds: int | None = None,
@@ -46,7 +48,7 @@ def sweep(
     Args:
         games: environments.
         preset: one of the paper's experiments; what else is given replaces its games, traces, λ, seeds or settings.
-        scale: of the preset: minutes on two cores, minutes on one accelerator, or the paper's own.
+        scale: of the preset: pocket, minutes on two cores, if not given; minutes on one accelerator; the paper's own.
         traces: algorithms, by their names in `offtrace train`; the paper's four if none is named.
         lambdas: for those that have a λ; 1 if none is named.
         seeds: runs of each cell; they have the seeds 0, 1, 2, …
@@ -69,8 +71,12 @@ def sweep(
         raise ValueError("name an environment, `offtrace sweep pocket/catch`, or a preset, `--preset figure_1`.")
     if ray_address is not None and engine != "ray":
         raise ValueError(f"`--ray-address` must come with `--engine ray`; got `--engine {engine}`.")
+    if scale is not None and preset is None:
+        raise ValueError(f"`--scale` must come with `--preset`, whose games it chooses; got `--scale {scale}` alone.")
+    if engine == "local":
+        check_jobs(jobs)
     run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
-    chosen = named_preset(preset, scale) if preset else Sweep("sweep", games)
+    chosen = named_preset(preset, scale or "pocket") if preset else Sweep("sweep", games)
     given = {"games": games, "traces": traces, "lambdas": lambdas, "num_seeds": seeds}
     settings = {"num_steps": num_steps, "step_size": step_size}
     known = {name: value for name, value in settings.items() if value is not None}
@@ -82,13 +88,13 @@ def sweep(
     console = Console(stderr=json)
     specs = cells(chosen)
     mine = {fingerprint(to_json(spec)) for spec in specs}
-    done, stopped = with_progress(run, specs, output, console=console, jobs=jobs)
+    done, stopped = with_progress(run, specs, output, console=console, jobs=jobs, here=engine == "local")
     with Store(output, read_only=True) as store:
         runs = [run for run in store.runs() if run.fingerprint in mine]
     scores = mean_scores([run for run in runs if run.status == "done"])
     if json:
         print(json_module.dumps(scores, indent=2, ensure_ascii=False))
-    else:
+    elif scores:
         console.print(_table(scores))
     tell_failures(runs, console)
     left = done.num_runs - done.num_done
@@ -101,19 +107,56 @@ def sweep(
         sys.exit(3)
 
 
+def check_jobs(jobs: int | None) -> None:
+    """Before anything is made."""
+    if jobs is not None and jobs < 0:
+        raise ValueError(f"`--jobs` must be at least 0; got {jobs}. Leave it out for one for each core.")
+
+
+def check_cells(specs: Sequence[Any], *, here: bool) -> None:
+    """Refuses what training would refuse: settings that do not fit together, and games, each looked at once.
+
+    On a cluster not for what is missing here, as its nodes have packages and accelerators of their own.
+    """
+    from offtrace.agent.runtimes import needs_of, program_spec
+
+    for spec in specs:
+        program_spec(spec)
+    for spec in {repr((spec.env, spec.options)): spec for spec in specs}.values():
+        if here:
+            with needs_of(spec):
+                made = with_options(spec.env, spec.options)
+                if spec.env.startswith("gymnasium/"):
+                    made(num_actors=1, seed=spec.seed).close()
+        elif spec.env not in NAMES:  # which are known; pgx would start an accelerator
+            with suppress(ImportError):
+                with_options(spec.env, spec.options)
+
+
 def with_progress(
-    run: Callable[..., Any], specs: Sequence[Any], output: Path, *, console: Console, jobs: int | None = None
+    run: Callable[..., Any],
+    specs: Sequence[Any],
+    output: Path,
+    *,
+    console: Console,
+    jobs: int | None = None,
+    here: bool = True,
 ) -> tuple[Any, bool]:
-    """Runs what is missing, with a bar over the whole sweep: its last progress, and whether somebody stopped it."""
+    """Runs what is missing, with a bar over the whole sweep: its last progress, and whether somebody stopped it.
+
+    What cannot be trained is refused before the file is touched; `here` is False on a cluster.
+    """
     from offtrace.verbs.train import signals
 
+    check_cells(specs, here=here)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[steps]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as shown, signals() as stopping:
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with progress as shown, signals() as stopping:
         task = shown.add_task("starting", total=1.0, steps="")
 
         def tell(now: Any) -> None:

@@ -1,5 +1,6 @@
 """`offtrace train ENV` and `offtrace watch RUN`: the verbs."""
 
+import dataclasses
 import json as json_module
 import os
 import shlex
@@ -35,6 +36,7 @@ def train(
     """Trains one agent: Retrace by default, with settings that suit the environment.
 
     Stop it with Ctrl-C at any time: it saves, and the same command with --resume goes on as if it had never stopped.
+    What is chosen by the environment if not given is then as it was.
 
     Example: offtrace train CartPole-v1
 
@@ -48,12 +50,19 @@ def train(
         quiet: no progress, only warnings and the result.
         json: print the result as JSON, for a program to read.
     """
-    from offtrace.agent.spec import resolved
+    from offtrace.agent.runs import read_specs
+    from offtrace.agent.spec import continued, resolved
     from offtrace.agent.training import train as run
 
     console = Console(stderr=json)
     folder = output or _free(resolved(spec), resume)
-    watcher = _Shown(console, folder, quiet=quiet)
+    switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
+    command = ["offtrace", "train", *typed(spec), "--output", str(folder), "--resume"]
+    command += [f"--{name}" for name, is_on in switches.items() if is_on]
+    if resume and (folder / "spec.json").exists():
+        plans, _ = read_specs(folder)
+        spec = continued(spec, plans[0]) if len(plans) == 1 else spec
+    watcher = _Shown(console, folder, shlex.join(command), quiet=quiet)
     with watcher, signals() as stopping:
         result = run(
             spec,
@@ -112,6 +121,26 @@ def watch(
     )
 
 
+def typed(spec: TrainSpec) -> list[str]:
+    """The spec on a command line, without what is there by default.
+
+    >>> " ".join(typed(TrainSpec(env="CartPole-v1", lambda_=0.9, anneal=False, hidden_sizes=(64, 32), seed=0)))
+    'CartPole-v1 --lambda 0.9 --no-anneal --hidden-sizes 64 32'
+    """
+    words = [spec.env]
+    for field in dataclasses.fields(TrainSpec):
+        value, name = getattr(spec, field.name), field.name.rstrip("_").replace("_", "-")
+        if field.name == "env" or value in (field.default, {}):
+            continue
+        if field.default is True:
+            words.append(f"--no-{name}")
+        elif isinstance(value, dict):
+            words += [f"--{name}", *(str(word) for pair in value.items() for word in pair)]
+        else:
+            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else [value])]
+    return words
+
+
 def _free(spec: Plan, resume: bool) -> Path:
     """A folder that is not taken; to resume, the newest that is."""
     taken, free = None, RUNS / spec.name
@@ -129,8 +158,10 @@ def _free(spec: Plan, resume: bool) -> Path:
 class _Shown(Watcher):
     """A run as a person watches it."""
 
-    def __init__(self, console: Console, folder: Path, *, quiet: bool) -> None:
+    def __init__(self, console: Console, folder: Path, command: str, *, quiet: bool) -> None:
         self.console, self.folder, self.quiet = console, folder, quiet
+        self.command = command
+        """What goes on with it, to be pasted."""
         self._display: Display | None = None
         self._early: list[str] = []
 
@@ -171,8 +202,7 @@ class _Shown(Watcher):
                 lines.append(f"{result.num_unfinished} of them were cut off and count as they stood.")
             lines.append(f"Watch it: offtrace watch {shlex.quote(str(self.folder))}")
         else:
-            there = shlex.quote(str(self.folder))
-            lines.append(f"Stopped and saved. Go on with: offtrace train … --output {there} --resume")
+            lines.append(f"Stopped and saved. Go on with: {self.command}")
         if self._display is not None:
             self._display.finish(lines)
         if self._display is None or self.quiet:

@@ -1,0 +1,196 @@
+"""The CUDA kernels: windows of one and of many chunks, what they refuse, and what they leave alone.
+
+`test_operator.py` has every trace and every way an episode can end.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cuda_kernels
+import numpy as np
+import pytest
+import torch
+
+import offtrace as ot
+from offtrace.returns import reference
+
+if not cuda_kernels.THERE:
+    pytest.skip("Triton is not there, it comes with PyTorch for CUDA", allow_module_level=True)
+
+NAN, INF = math.nan, math.inf
+FUSED = [ot.OneStep(), ot.QLambda(0.9), ot.TreeBackup(0.9), ot.ImportanceSampling(0.5), ot.Retrace(0.9)]
+SHAPES = {
+    "one step": (1, 3, 4),
+    "one action": (5, 2, 1),
+    "a batch that fills no tile": (9, 37, 3),
+    "longer than a tile": (300, 1, 2),
+    "wider than a warp": (6, 2, 70),
+}
+by_trace = pytest.mark.parametrize("trace", FUSED, ids=lambda trace: trace.name)
+Window = dict[str, np.ndarray]
+
+
+def window(shape: tuple[int, int, int], *, seed: int = 0) -> Window:
+    """With ends: some steps terminate, some rows start an episode, some are no steps and hold anything."""
+    n, batch, actions = shape
+    rng = np.random.default_rng(seed)
+    reset, mask = rng.random((n, batch)) < 0.1, rng.random((n, batch)) < 0.9
+    discount = np.where(rng.random((n, batch)) < 0.1, 0, 0.9)
+    discount[:-1][reset[1:]] = 0
+    anything = np.where(mask, 0, rng.choice([NAN, INF, -7.0], (n, batch)))
+    return {
+        "q": rng.normal(size=(n + 1, batch, actions)),
+        "pi": rng.dirichlet(np.ones(actions), (n + 1, batch)),
+        "a": np.where(mask, rng.integers(actions, size=(n, batch)), 99),
+        "r": rng.normal(size=(n, batch)) + anything,
+        "discount": discount + anything,
+        "mu_a": rng.uniform(0.3, 1, (n, batch)) + anything,
+        "reset": reset,
+        "mask": mask,
+    }
+
+
+@pytest.fixture(params=["one chunk", "chunks"])
+def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As few chunks of time as there can be, or as many."""
+    kernels = cuda_kernels.load()
+    if request.param == "one chunk":
+        monkeypatch.setattr(kernels, "BUSY", 0)
+    else:
+        monkeypatch.setattr(kernels, "BUSY", 1 << 20)
+        monkeypatch.setattr(kernels, "SHORTEST", 1)
+    kernels._plan.cache_clear()
+    yield
+    kernels._plan.cache_clear()
+
+
+@pytest.mark.usefixtures("_chunks")
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@by_trace
+def test_targets(trace: ot.Trace, shape: tuple[int, int, int]) -> None:
+    """What the compiled kernel of the CPU gives, which other tests hold against the paper's double sum."""
+    w = window(shape)
+    expected = ot.targets(**w, trace=trace)
+    for validate in (True, False):
+        got = cuda_kernels.targets(trace, w, validate=validate)
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("_chunks")
+def test_corrections() -> None:
+    rng, shape = np.random.default_rng(0), (40, 3)
+    w = {name: rng.normal(size=shape) for name in ("q_a", "expected_q", "r")}
+    w |= {"discount": np.full(shape, 0.9), "c": rng.uniform(0, 1.2, shape)}
+    w |= {"reset": rng.random(shape) < 0.1, "mask": rng.random(shape) < 0.9}
+    expected = reference.corrections(**w)
+    w["r"], w["c"] = (np.where(w["mask"], w[name], NAN) for name in ("r", "c"))
+    with cuda_kernels.in_use():
+        got = ot.corrections(**{k: torch.from_numpy(v).to(cuda_kernels.DEVICE) for k, v in w.items()})
+    np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("_chunks")
+def test_a_long_window_loses_nothing_to_rounding() -> None:
+    """On-policy with γ = 1 a target is a sum of rewards, rounded once, or twice where chunks are joined."""
+    n = 400
+    w = {
+        "q": np.zeros((n + 1, 1, 1), np.float32),
+        "pi": np.ones((n + 1, 1, 1), np.float32),
+        "a": np.zeros((n, 1), np.int64),
+        "r": np.full((n, 1), 0.1, np.float32),
+        "discount": np.ones((n, 1), np.float32),
+        "mu_a": np.ones((n, 1), np.float32),
+    }
+    got = cuda_kernels.targets(ot.Retrace(1.0), w)
+    expected = np.arange(n, 0, -1) * float(np.float32(0.1))
+    np.testing.assert_array_max_ulp(got[:, 0], expected.astype(np.float32), maxulp=1)
+
+
+def broken(name: str, place: tuple[int, ...], value: float) -> Callable[[Window], None]:
+    def change(w: Window) -> None:
+        w[name][place] = value
+
+    return change
+
+
+def cross(w: Window) -> None:
+    w["reset"][3, 1], w["discount"][2, 1] = True, 0.9
+
+
+FAULTS: dict[str, Callable[[Window], None]] = {
+    "a reward that is no number": broken("r", (2, 1), NAN),
+    "the first reward": broken("r", (0, 0), INF),
+    "a discount above 1": broken("discount", (4, 1), 1.5),
+    "a discount below 0": broken("discount", (0, 1), -0.1),
+    "an action that does not exist": broken("a", (3, 0), 3),
+    "a negative action": broken("a", (5, 1), -1),
+    "an action that wraps": broken("a", (2, 1), 1 << 32),
+    "the first action": broken("a", (0, 1), 7),
+    "μ = 0": broken("mu_a", (1, 0), 0.0),
+    "μ above 1": broken("mu_a", (2, 0), 1.5),
+    "the first μ": broken("mu_a", (0, 0), NAN),
+    "a policy that does not sum to 1": broken("pi", (3, 1, 2), 0.9),
+    "a negative probability": broken("pi", (2, 0), np.array([0.7, 0.5, -0.2])),
+    "the first policy": broken("pi", (0, 0, 1), NAN),
+    "the last policy": broken("pi", (6, 1), np.array([0.1, 0.1, 0.1])),
+    "a value that is no number": broken("q", (4, 0, 1), NAN),
+    "the first value": broken("q", (0, 0), INF),
+    "the last value": broken("q", (6, 1), NAN),
+    "a step into another episode": cross,
+    "targets that overflow": broken("q", (5, 0), 1e308 * np.array([1.7, 1.7, -1.7])),
+}
+
+
+def plain() -> Window:
+    """Without ends."""
+    w, rng, steps = window((6, 2, 3)), np.random.default_rng(1), (6, 2)
+    w |= {"a": rng.integers(3, size=steps), "r": rng.normal(size=steps), "mu_a": rng.uniform(0.3, 1, steps)}
+    return w | {"discount": np.full(steps, 0.9), "reset": np.zeros(steps, bool), "mask": np.ones(steps, bool)}
+
+
+def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    with pytest.raises((ValueError, IndexError)) as caught:
+        function(*args, **kwargs)
+    return f"{caught.type.__name__}: {caught.value}"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_what_is_refused(fault: Callable[[Window], None]) -> None:
+    """In the words of NumPy; without checks it is let pass, and nothing else is read."""
+    w = plain()
+    cuda_kernels.targets(ot.ImportanceSampling(1.0), w)
+    fault(w)
+    expected = refusal(ot.targets, **w, trace=ot.ImportanceSampling(1.0))
+    words = refusal(cuda_kernels.targets, ot.ImportanceSampling(1.0), w)
+    assert words.replace("torch.float64", "float64") == expected
+    assert cuda_kernels.targets(ot.ImportanceSampling(1.0), w, validate=False).shape == (6, 2)
+
+
+def test_an_illegal_action_may_hold_anything() -> None:
+    w = plain()
+    w["a"][:] = 0
+    w["pi"][...] = [0.5, 0.5, 0.0]
+    expected = ot.targets(**w, trace=ot.Retrace(0.9))
+    for value in (NAN, -INF):
+        w["q"][..., 2] = value
+        np.testing.assert_allclose(cuda_kernels.targets(ot.Retrace(0.9), w), expected, rtol=1e-12)
+
+
+def test_a_gradient_goes_another_way() -> None:
+    """The kernels have none, so where one is wanted they are not used."""
+    w = {k: torch.from_numpy(v).to(cuda_kernels.DEVICE) for k, v in plain().items()}
+    w["r"].requires_grad_()
+    with cuda_kernels.in_use():
+        out = ot.targets(**w, trace=ot.Retrace(0.9), stop_gradient=False)
+        constant = ot.targets(**w, trace=ot.Retrace(0.9))
+    assert out.requires_grad
+    assert not constant.requires_grad
+    torch.testing.assert_close(out.detach(), constant)
+
+
+def test_tensors_that_are_not_contiguous() -> None:
+    w = plain()
+    expected = ot.targets(**w, trace=ot.Retrace(0.9))
+    other = {k: np.ascontiguousarray(v.swapaxes(0, 1)).swapaxes(0, 1) for k, v in w.items()}
+    np.testing.assert_allclose(cuda_kernels.targets(ot.Retrace(0.9), other), expected, rtol=1e-12)

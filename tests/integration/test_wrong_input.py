@@ -1,0 +1,102 @@
+"""`offtrace sweep` and `offtrace reproduce` on what cannot be: one line, exit code 2, and nothing is written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import offtrace as ot
+from offtrace.cli import main
+from offtrace.experiments import engine
+from offtrace.experiments.presets import preset
+from offtrace.experiments.spec import cells
+from offtrace.verbs import sweep
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> str:
+    """The line."""
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--output", str(folder / "results")])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("offtrace: ")
+    assert told.err.count("\n") == 1
+    assert list(folder.iterdir()) == []
+    return told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["pocket/nonsense"], "must be an environment; got 'pocket/nonsense'. There are pocket/acrobot"),
+        (["pocket/nonsense", "--engine", "ray"], "must be an environment; got 'pocket/nonsense'. There are pocket/"),
+        (["pocket/catch", "pocket/cartpool"], "Did you mean pocket/cartpole?"),
+        (["NoSuch-v0"], "`env` must be the id of a registered environment; got 'NoSuch-v0'"),
+        (["Pendulum-v1"], "`env` must have Discrete actions"),
+        (["pocket/catch", "--num-steps", "3"], "`num_steps` must be more than"),
+        (["pocket/catch", "--jobs", "-1"], "`--jobs` must be at least 0; got -1."),
+        (["pocket/catch", "--jobs", "-1", "--engine", "ray"], "`jobs` must be at least 1 on Ray"),
+        (["pocket/catch", "--scale", "minatar"], "`--scale` must come with `--preset`"),
+        (["pocket/catch", "--scale", "pocket"], "`--scale` must come with `--preset`"),
+    ],
+)
+def test_a_sweep_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert text in refused(capsys, tmp_path, "sweep", *arguments)
+
+
+def test_jobs_of_a_reproduction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`--jobs` must be at least 0; got -1." in refused(capsys, tmp_path, "reproduce", "--jobs", "-1")
+
+
+@pytest.mark.parametrize(
+    ("game", "missing", "extra"),
+    [
+        ("atari/pong", ("ale_py", "ale_py.vector_env", "offtrace.environments.atari"), "atari"),
+        ("minatar/breakout", ("pgx.minatar.breakout",), "minatar"),
+    ],
+)
+def test_a_game_whose_extra_is_missing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    game: str,
+    missing: tuple[str, ...],
+    extra: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, missing[0], None)
+    for name in missing[1:]:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert f"pip install 'offtrace[{extra}]'" in refused(capsys, tmp_path, "sweep", "pocket/catch", game)
+
+
+def test_each_game_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And on a cluster those that are known are not: pgx would start an accelerator there."""
+    seen: list[str] = []
+    monkeypatch.setattr(sweep, "with_options", lambda name, _: seen.append(name))
+    specs = cells(preset("table_2", "minatar"))
+    sweep.check_cells(specs, here=True)
+    assert len(seen) == len(set(seen)) == 5
+    sweep.check_cells(specs, here=False)
+    assert len(seen) == 5
+
+
+def test_no_table_where_nothing_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(engine, "work", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "pocket/catch", "--seeds", "1", "--traces", "retrace", "--jobs", "0"])
+    assert ended.value.code == 3
+    assert capsys.readouterr().out == "0 of 1 runs are in results.sqlite.\n"
+
+
+@pytest.mark.parametrize("module", ["offtrace", "offtrace.cli"])
+def test_as_a_module(module: str) -> None:
+    command = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"offtrace {ot.__version__}\n", "")
