@@ -215,7 +215,7 @@ def _steps(
 
 @triton.jit(do_not_specialize=["num_chunks", "batch"])
 def _scan(chunk_b, chunk_m, num_chunks, batch, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
-    """G at the end of each chunk's successor, in the place of its b."""
+    """G in the first step of each chunk, in the place of its b: there the chunk of the steps before has its end."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     carried = tl.zeros((ROWS,), tl.float64)
     for first in range(0, num_chunks, CHUNKS):
@@ -327,11 +327,14 @@ class _Plan(NamedTuple):
     """How a window is shared out among programs."""
 
     width: int
+    """Of a row of actions, rounded up."""
     tile: int
-    """Steps, and rows, that a program takes at once."""
+    """Steps that a program takes at once."""
     rows: int
+    """Neighbours in the batch that it takes."""
     num_warps: int
     num_groups: int
+    """Of neighbours."""
     steps: int
     """Of a chunk."""
     num_chunks: int

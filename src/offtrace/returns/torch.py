@@ -231,6 +231,10 @@ class _Fold(torch.autograd.Function):
         return to_q_a, to_expected, e, to_discount, to_c, None, None, None
 
 
+_DTYPES = [torch.int64 if name in INTEGER else torch.bool if name in BOOLEAN else None for name in Window._fields]
+"""Of the arguments of `targets`; None for that of all numbers."""
+
+
 def ready(given: Window) -> tuple[Window, float]:
     """Tensors on one device, of one float dtype: the widest that came in, at least float32; and the tolerance."""
     if _is_ready(given):
@@ -240,11 +244,8 @@ def ready(given: Window) -> tuple[Window, float]:
     floats = [v.dtype for v in values if v is not None and v.dtype.is_floating_point]
     tol = tolerance(*(v for v in values if v is not None and v.dtype.is_floating_point))
     dtype = torch.float64 if torch.float64 in floats or not floats else torch.float32
-    for i, (name, value) in enumerate(zip(Window._fields, values, strict=True)):
-        if value is not None:
-            wanted = torch.int64 if name in INTEGER else torch.bool if name in BOOLEAN else dtype
-            values[i] = value.to(device=device, dtype=wanted)
-    return Window(*values), tol
+    pairs = zip(_DTYPES, values, strict=True)
+    return Window(*(v if v is None else v.to(device=device, dtype=wanted or dtype) for wanted, v in pairs)), tol
 
 
 def _is_ready(given: Window) -> bool:
@@ -252,15 +253,10 @@ def _is_ready(given: Window) -> bool:
     if not isinstance(given.r, Tensor) or given.r.dtype not in (torch.float32, torch.float64):
         return False
     device, dtype = given.r.device, given.r.dtype
-    for i, value in enumerate(given):
-        if value is not None:
-            wanted = torch.int64 if i == _A else torch.bool if i in _ENDS else dtype
-            if not isinstance(value, Tensor) or value.dtype is not wanted or value.device != device:
-                return False
-    return True
-
-
-_A, _ENDS = Window._fields.index("a"), tuple(map(Window._fields.index, BOOLEAN))
+    return all(
+        v is None or (isinstance(v, Tensor) and v.dtype is (wanted or dtype) and v.device == device)
+        for wanted, v in zip(_DTYPES, given, strict=True)
+    )
 
 
 def step_tensor(name: str, value: Any, window: Window) -> Tensor:
