@@ -164,7 +164,7 @@ def _steps(
         c = tl.where(uncut, c, 0.0)
         d = tl.where(real, d, 0.0)
         b = tl.where(real, reward + _times(d, ahead - _times(c, q_a)), 0.0)
-        m = tl.where(there, _times(d, c), 1.0)  # beyond the chunk nothing changes
+        m = _times(d, c)
         if strange is not None:
             bad = bad | (real & ~((d >= 0) & (d <= 1) & _is_finite(reward)))
         m, b = tl.associative_scan((tl.reshape(m, (STEPS, ROWS)), tl.reshape(b, (STEPS, ROWS))), 0, _then)
