@@ -14,6 +14,7 @@ PAGES = {
     "online": "docs/online.md",
     "agent": "docs/agent.md",
     "experiments": "docs/experiments.md",
+    "statistics": "docs/statistics.md",
     "doctor": "docs/doctor.md",
     "deviations": "docs/deviations.md",
     "changelog": "CHANGELOG.md",

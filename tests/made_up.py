@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +79,19 @@ def store(
     failing: Mapping[int, str] | None = None,
     unfinished: Sequence[int] = (),
     made: Mapping[str, Any] = MADE,
+    told: Callable[[Mapping[str, Any]], Sequence[Report]] = reports,
 ) -> Path:
-    """Writes these runs. By their place in the list: `failing` with a text, `unfinished` never begun."""
+    """Writes these runs. By their place in the list: `failing` with a text, `unfinished` never begun.
+
+    `told` has the reports of a run.
+    """
     wanted, failing = specs() if wanted is None else wanted, failing or {}
     with Store(path) as opened:
         for i, run_id in enumerate(opened.register(wanted, made)):
             if i in unfinished:
                 continue
             assert opened.claim(run_id, "made up")
-            found = reports(wanted[i])
+            found = told(wanted[i])
             opened.write(run_id, found)
             if i in failing:
                 opened.fail(run_id, failing[i])

@@ -26,6 +26,7 @@ from offtrace.verbs.train import train, watch
 def reproduce(
     scale: Literal["pocket", "minatar", "atari"] = "pocket",
     output: Path = Path("reproduction"),
+    first_seed: int = 0,
     jobs: int | None = None,
     json: bool = False,
 ) -> None:
@@ -38,13 +39,16 @@ def reproduce(
         scale: of the comparison with networks: pocket is minutes on two cores, minatar minutes on one accelerator,
             atari the paper's own (60 games, 200 million frames a run).
         output: folder for the page, figures, tables and results; made if it is not there.
+        first_seed: first random seed; another block of seeds, such as 100, repeats the experiment.
         jobs: processes at once; one for each core if not given, and 0 for none but this, as on an accelerator.
         json: print the numbers as JSON, for a program to read.
     """
     check_jobs(jobs)
     from offtrace import reproduce as room
 
-    numbers = room.run(output, Console(stderr=json), scale=scale, jobs=jobs)
+    if first_seed < 0:
+        raise ValueError(f"`--first-seed` must be at least 0; got {first_seed}.")
+    numbers = room.run(output, Console(stderr=json), scale=scale, first_seed=first_seed, jobs=jobs)
     if json:
         _print_json(numbers)
 

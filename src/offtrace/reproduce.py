@@ -11,6 +11,8 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,17 @@ from rich.text import Text
 import offtrace as ot
 from offtrace import scores
 from offtrace.experiments import tabular
-from offtrace.report.names import named
+from offtrace.experiments.ladder import RUNGS
+from offtrace.experiments.presets import SMALL_LAMBDAS
+from offtrace.experiments.results import Study
+from offtrace.experiments.theory import contractions
+from offtrace.mdp import SMALL_WORLD
+from offtrace.report.findings import Materials, difference, findings, told
+from offtrace.report.folder import different_runs
+from offtrace.report.names import counted, named
+from offtrace.report.sections import SCORE_NAMES, scores_of
 from offtrace.returns import reference
-from offtrace.verbs.report import SIGNS, STYLES, theory
+from offtrace.verbs.report import SIGNS, STYLES, print_findings, theory
 
 EXAMPLE: dict[str, Any] = {
     "q": np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 0.0], [1.0, 0.0], [2.0, 2.0]]),
@@ -39,10 +49,10 @@ EXAMPLE: dict[str, Any] = {
 }
 """Four steps, two actions, with ratios below and above 1: ρ_1 = ½, ρ_2 = 4, ρ_3 = ½."""
 
-HEADINGS = {"20 small MDPs, in tables": "tables", "The paper's 60 Atari games": "paper"}
 
-
-def run(output: Path, console: Console, *, scale: str = "pocket", jobs: int | None = None) -> dict[str, Any]:
+def run(
+    output: Path, console: Console, *, scale: str = "pocket", first_seed: int = 0, jobs: int | None = None
+) -> dict[str, Any]:
     """Prints it, writes the page into `output`, and gives back the numbers.
 
     What an earlier call has trained is not trained again; whoever stops it loses nothing.
@@ -55,26 +65,44 @@ def run(output: Path, console: Console, *, scale: str = "pocket", jobs: int | No
         style="dim",
         highlight=False,
     )
-    trained = _trained(output, console, scale, jobs)
-    in_tables = tabular_study(console).comparison()
-    compared = [*(study.comparison for study in trained), in_tables, scores.published_comparison()]
+    trained = _trained(output, console, scale, first_seed, jobs)
+    theory = contractions(SMALL_LAMBDAS)
+    small, twenty = (study.comparison() for study in tabular_studies(console, first_seed))
+    compared = [*(study.comparison for study in trained), small, twenty, scores.published_comparison()]
     for comparison in compared[:-1]:
         console.print(_level_table(comparison))
+    for study in trained:
+        if study.ladder is not None:
+            console.print(_ladder_table(study.ladder))
     console.print(_claim_table(compared))
     console.print(_score_table(rescored))
+    materials = Materials(theory, small, trained[0] if trained else None)
+    sentences = findings(materials)
     numbers = {
         "version": ot.__version__,
         "worked_example": example,
         "published_tables": rescored,
-        "claims": {c.name: [claim._asdict() for claim in scores.claims(c)] for c in compared},
+        "contractions": [each._asdict() for each in theory],
+        "claims": {
+            c.name: {stretch: [claim._asdict() for claim in scores.claims(c, stretch)] for stretch in scores_of(c)}
+            for c in compared
+        },
+        "found": sentences,
     }
     text = json.dumps(numbers, indent=2, ensure_ascii=False, default=vars) + "\n"
     (output / "numbers.json").write_text(text, encoding="utf-8")
-    _write_page(output, trained, in_tables, console)
+    page = _write_page(output, trained, [small, twenty], materials, console)
+    num_trained = sum(different_runs(study) for study in trained)
+    num_in_tables = sum(different_runs(Study(each, ())) for each in (small, twenty))
+    told_of = f"What was found, by {num_trained:,} runs of networks and {num_in_tables:,} in tables:"
+    console.print(told_of, style="bold", highlight=False)
+    print_findings(sentences, console)
+    if page is not None:
+        console.print(f"Open [bold]{escape(str(page))}[/bold]", highlight=False, soft_wrap=True)
     return json.loads(text)
 
 
-def _trained(output: Path, console: Console, scale: str, jobs: int | None) -> list[Any]:
+def _trained(output: Path, console: Console, scale: str, first_seed: int, jobs: int | None) -> list[Any]:
     """The studies of all presets at that scale, trained as far as they are not yet."""
     from offtrace.agent.spec import to_json
     from offtrace.experiments import engine
@@ -84,7 +112,8 @@ def _trained(output: Path, console: Console, scale: str, jobs: int | None) -> li
     from offtrace.experiments.store import fingerprint, read
     from offtrace.verbs.sweep import tell_failures, with_progress
 
-    specs = list({repr(spec): spec for name in PRESETS for spec in cells(preset(name, scale))}.values())
+    sweeps = [replace(preset(name, scale), first_seed=first_seed) for name in PRESETS]
+    specs = list({repr(spec): spec for sweep in sweeps for spec in cells(sweep)}.values())
     mine = {fingerprint(to_json(spec)) for spec in specs}
     store = output / "results.sqlite"
     done, stopped = with_progress(engine.run, specs, store, console=console, jobs=jobs)
@@ -98,24 +127,28 @@ def _trained(output: Path, console: Console, scale: str, jobs: int | None) -> li
     return studies(runs)
 
 
-def _write_page(output: Path, trained: Sequence[Any], in_tables: scores.Comparison, console: Console) -> None:
+def _write_page(
+    output: Path,
+    trained: Sequence[Any],
+    in_tables: Sequence[scores.Comparison],
+    materials: Materials,
+    console: Console,
+) -> Path | None:
     try:
         from offtrace.report import folder
     except ImportError as error:
         console.print(f"No page: {error}", style="yellow", highlight=False)
-        return
-    from offtrace.experiments.results import Study
-
+        return None
     with _bar(console) as shown:
         task = shown.add_task("drawing", total=None)
-        page = folder.write(
+        return folder.write(
             output,
-            [*trained, Study(in_tables, ())],
+            [*trained, *(Study(comparison, ()) for comparison in in_tables)],
+            materials=materials,
             extra_sections=[theory()],
             command=shlex.join(["offtrace", *sys.argv[1:]]),
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
-    console.print(f"Open [bold]{escape(str(page))}[/bold] for all of it, with curves and intervals.", highlight=False)
 
 
 def _bar(console: Console) -> Progress:
@@ -162,11 +195,27 @@ def published_tables() -> dict[str, Any]:
     }
 
 
-def tabular_study(console: Console) -> tabular.TabularResults:
-    """The paper's comparison on small MDPs, with a progress bar."""
-    with _bar(console) as shown:
-        task = shown.add_task("learning in tables", total=None)
-        return tabular.run(progress=lambda done, total: shown.update(task, completed=done, total=total))
+def tabular_studies(console: Console, first_seed: int) -> list[tabular.TabularResults]:
+    """The paper's comparison in tables, on the small world and on twenty MDPs, with a progress bar."""
+    small = tabular.TabularStudy(
+        games=tuple(SMALL_WORLD),
+        lambdas=SMALL_LAMBDAS,
+        num_seeds=16,
+        num_episodes=100,
+        exact=True,
+        first_seed=first_seed,
+    )
+    found = []
+    for study in (small, tabular.TabularStudy(first_seed=first_seed)):
+        with _bar(console) as shown:
+            task = shown.add_task("learning in tables", total=None)
+            tell = partial(_tell, shown, task)
+            found.append(tabular.run(study, progress=tell))
+    return found
+
+
+def _tell(shown: Progress, task: Any, done: int, total: int) -> None:
+    shown.update(task, completed=done, total=total)
 
 
 def _table(title: str, caption: str) -> Table:
@@ -190,35 +239,85 @@ def _example_table(example: dict[str, Any]) -> Table:
 
 
 def _level_table(comparison: scores.Comparison) -> Table:
-    found = comparison.averages("level")
+    """Both scores by λ: training, and at ε ≈ 0."""
+    found = {stretch: comparison.averages("level", stretch) for stretch in scores_of(comparison)}
+    first = found["final"]
+    scale = "0 is the worst and 1 the best mean of a game over all of these"
+    if comparison.anchors is not None:
+        scale = "0 is random play and 1 the optimal policy, exactly"
     table = _table(
-        f"{comparison.name}: {found.num_games} games, {found.num_runs} runs",
-        "Level: 0 is the worst and 1 the best mean score of a game over all of these; averaged over games.",
+        f"{comparison.name}: {counted(first.num_games, 'game')}, {first.num_runs:,} runs",
+        f"Training score | evaluation at ε ≈ 0. {scale}; averaged over games.",
     )
     table.add_column("λ", justify="right")
-    for name in found.algorithms:
-        table.add_column(named(name), justify="right", no_wrap=True)
-    for lambda_, row in zip(found.lambdas, found.value, strict=True):
-        table.add_row(f"{lambda_:g}", *(f"{value:.2f}" for value in row))
+    for name in first.algorithms:
+        table.add_column(named(name), justify="right")
+    for i, lambda_ in enumerate(first.lambdas):
+        cells = []
+        for a in range(len(first.algorithms)):
+            values = [f"{averages.value[i, a]:z.2f}" for averages in found.values()]
+            cells.append(" | ".join(values))
+        table.add_row(f"{lambda_:g}", *cells)
+    return table
+
+
+def _ladder_table(ladder: scores.Comparison) -> Table:
+    table = _table(ladder.name, "Averages over games, and differences to the rung that each is one step from.")
+    table.add_column("rung")
+    for stretch in scores_of(ladder):
+        table.add_column(SCORE_NAMES[stretch], justify="right")
+        table.add_column("difference", justify="right", no_wrap=True)
+    for rung in RUNGS:
+        if rung.name not in ladder.algorithms:
+            continue
+        cells = []
+        for stretch in scores_of(ladder):
+            averages = ladder.averages("level", stretch)
+            cells.append(f"{averages.value[0, averages.algorithms.index(rung.name)]:z.2f}")
+            found = None
+            if rung.before in ladder.algorithms:
+                found = difference(ladder, (rung.name, 1.0), (rung.before, 1.0), stretch)
+            cells.append(told(found) if found else "")
+        table.add_row(rung.title, *cells)
     return table
 
 
 def _claim_table(compared: Sequence[scores.Comparison]) -> Table:
     table = _table(
         "What the paper says, and what these runs and its own tables say of it",
-        "A difference of scores or levels, positive if it is true. By 95 % intervals, which the page has: ✓ holds, "
-        "✗ does not hold, ? cannot tell.",
+        "A difference that is positive if it is true, by the training score | at ε ≈ 0. ✓ holds, ✗ does not hold, "
+        "? cannot tell; intervals are on the page.",
     )
     table.add_column("claim")
+    answers = []
     for comparison in compared:
-        table.add_column(HEADINGS.get(comparison.name, comparison.name), justify="right", no_wrap=True)
-    for row in zip(*(scores.claims(comparison) for comparison in compared), strict=True):
+        table.add_column(HEADINGS.get(comparison.name, comparison.name), justify="right")
+        by_score = [scores.claims(comparison, stretch) for stretch in scores_of(comparison)]
+        answers.append([{claim.text: claim for claim in found} for found in by_score])
+    for text in answers[-1][0]:
         cells = []
-        for claim in row:
-            value = f"{claim.difference.value:+.2f} " if claim.difference else ""
-            cells.append(Text(value + SIGNS[claim.verdict], STYLES[claim.verdict]))
-        table.add_row(row[0].text, *cells)
+        for found in answers:
+            parts = [
+                _verdict(given.get(text) or given.get(text.replace("DQN", "one-step learning"))) for given in found
+            ]
+            cells.append(Text(" | ").join(parts))
+        table.add_row(text, *cells)
     return table
+
+
+def _verdict(claim: scores.Claim | None) -> Text:
+    if claim is None:
+        return Text("–", "dim")
+    value = f"{claim.difference.value:+z.2f} " if claim.difference else ""
+    return Text(value + SIGNS[claim.verdict], STYLES[claim.verdict])
+
+
+HEADINGS = {
+    "The small world": "networks",
+    "The small world, in tables": "tables",
+    "20 small MDPs, in tables": "20 MDPs",
+    "The paper's 60 Atari games": "paper",
+}
 
 
 def _score_table(rescored: dict[str, Any]) -> Table:

@@ -1,34 +1,16 @@
 """The page in a real browser: it draws, sorts, changes its colours, fits a phone, and asks nobody for anything."""
 
 import base64
-import importlib.util
-import json
-import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import made_up
+import on_screen
 import pytest
+from on_screen import complaints, cut_off, emulate, requests, show, until, wait_for_charts, write
 
-from offtrace.experiments.results import studies
-from offtrace.experiments.store import read
+pytestmark = on_screen.NEEDED
 
-MISSING = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-MISSING += [name for name in ("selenium", "altair") if importlib.util.find_spec(name) is None]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-
-OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 HOSTILE = (
     "<script>window.owned = 1</script>",
     '"><img src=x onerror="window.owned = 2">',
@@ -36,33 +18,6 @@ HOSTILE = (
     "'; window.owned = 4; //",
     "\u202eevil \u05d0\u05d1\u05d2 👩‍🚀 \u2028 &lt;b&gt; <!--",
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for option in (*OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    try:
-        driver.set_page_load_timeout(30)
-        driver.get("about:blank")
-        yield driver
-    finally:
-        driver.quit()
-
-
-def write(folder: Path, results: Path) -> Path:
-    from offtrace.report import folder as room
-    from offtrace.verbs.report import theory
-
-    found = studies(read([results]))
-    return room.write(folder, found, extra_sections=[theory()], command="a test", formats=())
 
 
 @pytest.fixture(scope="module")
@@ -82,46 +37,6 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     failing = {len(wanted) - 1: f"Traceback\nValueError: {HOSTILE[2]}"}
     made = dict.fromkeys(made_up.MADE, HOSTILE[1])
     return write(folder / "report", made_up.store(folder / "results.sqlite", wanted, failing=failing, made=made))
-
-
-def emulate(browser: Any, *, width: int = 1400, scheme: str = "light") -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-def show(browser: Any, page: Path, **seen: Any) -> None:
-    """Opens it, and waits until every chart is drawn, or has failed."""
-    emulate(browser, **seen)
-    browser.get("about:blank")
-    for log in ("browser", "performance"):
-        browser.get_log(log)  # what came before is not the page's
-    browser.get(page.as_uri())
-    wait_for_charts(browser)
-
-
-def wait_for_charts(browser: Any) -> None:
-    undrawn = (
-        "return [...document.querySelectorAll('[data-chart]')].filter(p => !/drawn|failed/.test(p.dataset.state))"
-    )
-    until(lambda: not browser.execute_script(f"{undrawn}.length"))
-
-
-def until(condition: Any, seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)
-
-
-def complaints(browser: Any) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")]
-
-
-def requests(browser: Any) -> set[str]:
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
 
 
 @pytest.mark.parametrize("width", [360, 1400])
@@ -146,22 +61,9 @@ def test_it_draws_fits_and_asks_nobody(browser: Any, page: Path, width: int) -> 
     assert {url for url in requests(browser) if not url.startswith(("data:", "blob:"))} == {page.as_uri()}
 
 
-def cut_off(browser: Any) -> list[str]:
-    """What is written in charts and reaches beyond them."""
-    return browser.execute_script(
-        """return [...document.querySelectorAll('[data-chart] svg')].flatMap(svg => {
-            const box = svg.getBoundingClientRect();
-            return [...svg.querySelectorAll('text')].filter(text => text.textContent).filter(text => {
-                const own = text.getBoundingClientRect();
-                return own.right > box.right + 1 || own.left < box.left - 1 || own.bottom > box.bottom + 1;
-            }).map(text => svg.closest('[data-chart]').dataset.chart + ': ' + text.textContent);
-        })"""
-    )
-
-
 def test_a_phone_can_turn_and_the_charts_follow(browser: Any, page: Path) -> None:
     show(browser, page, width=360)
-    widths = "return [...document.querySelectorAll('.small svg')].map(svg => Math.round(svg.clientWidth))"
+    widths = "return [...document.querySelectorAll('main .small svg')].map(svg => Math.round(svg.clientWidth))"
     before = browser.execute_script(widths)
     emulate(browser, width=800)
     until(lambda: len(set(browser.execute_script(widths))) == 1 and browser.execute_script(widths) != before)

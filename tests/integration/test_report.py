@@ -91,11 +91,14 @@ def test_the_folder(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_page_says_what_was_run_and_how_it_was_made(results: Path, tmp_path: Path) -> None:
     page = room.write(tmp_path, studies(read([results])), command="offtrace report <it>", formats=())
     text = in_words(page)
-    lead = "2 games (made/alpha and made/beta), trained with Retrace(λ), TB(λ), Q(λ) and DQN at λ = 0.5, 1, seeds 0–2"
-    assert lead in text
+    games = "made: 42 runs on 2 games (made/alpha and made/beta)"
+    assert f"{games}, with Retrace(λ), TB(λ), Q(λ) and DQN at λ = 0.5, 1, seeds 0–2." in text
+    assert "Traces: " not in text  # there are no runs at λ = 0
+    assert "Safety: with networks Q(λ) goes from" in text
     assert "still runs" not in text
     assert "failed" not in text
     order = [
+        "Verdicts",
         "The paper&#x27;s claims",
         "Score distributions",
         "Scores by λ",
@@ -115,7 +118,7 @@ def test_the_page_says_what_was_run_and_how_it_was_made(results: Path, tmp_path:
         "offtrace report &lt;it&gt;",
     ):
         assert words in text
-    assert "86 % of the time rather than 95 %" in text
+    assert "decided wrongly in 5 % of the cases or fewer" in text
     assert str(results.parent) not in html  # a page that is shared says nothing of folders
     assert "://" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
@@ -142,9 +145,11 @@ def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert made["study"] == "made"
     assert made["num_by_status"] == {"done": 42}
     assert published["study"] == "The paper's 60 Atari games"
-    assert len(made["claims"]) == len(published["claims"]) == 9
+    assert [each["score"] for each in made["claims"]] == ["final"] * 9 + ["evaluation"] * 7
+    assert len(published["claims"]) == 9
     claim = next(each for each in made["claims"] if each["claim"] == "Retrace(λ) is above DQN finally")
     assert claim["verdict"] == "holds"
+    assert 0 < claim["p_value"] <= 0.05
     assert 0 < claim["low"] <= claim["difference"] <= claim["high"] <= 1
     assert (claim["num_games"], claim["num_runs"]) == (2, 24)
     assert {Path(name).suffix for name in files(tmp_path / "figures")} == {".svg"}
@@ -157,8 +162,9 @@ def test_two_sweeps_are_one_report(results: Path, tmp_path: Path, capsys: pytest
     assert called(results, other, "--output", tmp_path / "report", *NO_FIGURES) == 0
     assert capsys.readouterr().err == ""
     text = in_words(tmp_path / "report" / "index.html")
-    assert "3 games (made/alpha, made/beta and made/delta)" in text
-    assert "seeds 0–3: 63 runs" in text
+    assert "(made/alpha, made/beta and made/delta)" in text
+    assert "made: 63 runs on 3 games" in text
+    assert "seeds 0–3" in text
     assert "another desk" in text
     assert "more.sqlite" in text
     rows = rows_of(tmp_path / "report" / "tables" / "made_runs.csv")
@@ -321,7 +327,7 @@ def _first_charts(found: list[Any]) -> Section:
     from offtrace.report.sections import study_part
     from offtrace.scores import claims
 
-    return study_part(found[0], "made", claims(found[0].comparison)).section
+    return study_part(found[0], "made", {"final": claims(found[0].comparison)}).section
 
 
 def test_a_study_without_stored_runs_and_sections_of_others(tmp_path: Path) -> None:
@@ -334,7 +340,7 @@ def test_a_study_without_stored_runs_and_sections_of_others(tmp_path: Path) -> N
     )
     page = room.write(tmp_path, [study], extra_sections=[extra], formats=("png",))
     text = in_words(page)
-    assert "2 games (a and b), trained with Retrace(λ) and DQN at λ = 1: 8 runs, held against" in text
+    assert "8 runs on 2 games (a and b), with Retrace(λ) and DQN at λ = 1." in text
     assert "small &lt;MDPs&gt;" in text
     assert "<code>code</code>" in page.read_text(encoding="utf-8")
     assert text.index("small &lt;MDPs&gt;") < text.rindex("a table") < text.rindex("Atari games 60 games")

@@ -16,11 +16,13 @@ import dataclasses, sys
 from offtrace.experiments import presets, tabular
 settings = {"num_steps": NUM_STEPS, "fill": 100, "epsilon_steps": 50, "hidden_sizes": (8,), "network": "mlp",
             "tick_steps": 100, "replay_size": 2_000, "num_actors": 2, "evaluation_ticks": 0, "evaluation_episodes": 2}
-small = dataclasses.replace(presets.POCKET, games=("pocket/catch",), num_seeds=2, settings=settings, by_game={})
-presets.SCALES = {"pocket": small}
-presets.PRESETS = {"figure_1": (1.0,), "table_2": (0.0, 1.0)}
-whole, study = tabular.run, tabular.TabularStudy(games=("chain 8", "random 1"), num_seeds=2, num_episodes=20)
-tabular.run = lambda progress=None: whole(study, progress=progress)
+small = dataclasses.replace(presets.POCKET, games=("mdp/fork",), num_seeds=2, settings=settings)
+presets.SCALES, presets.SMALL_LAMBDAS = {"pocket": small}, (0.0, 0.5, 1.0)
+whole = tabular.run
+def run(study, progress=None):
+    games = ("fork",) if study.exact else ("chain 8", "random 1")
+    return whole(dataclasses.replace(study, games=games, num_seeds=2, num_episodes=20), progress=progress)
+tabular.run = run
 from offtrace.cli import main
 main(sys.argv[1:])
 """
@@ -49,30 +51,41 @@ def test_it_prints_and_writes(reproduced: tuple[Path, str, str]) -> None:
     """With --json the numbers are for a program, and what a person reads goes to stderr."""
     output, out, err = reproduced
     assert max(map(len, err.splitlines())) <= 80
-    for text in ("0.8759", "0.8698", "recursive_retrace", "pocket: 1 games", "λ = 1 is best for TB(λ)", "index.html"):
+    for text in ("0.8759", "0.8698", "recursive_retrace", "The small world: 1 game", "from DQN to Retrace"):
         assert text in err
+    *_, last = err.strip().splitlines()
+    assert last.endswith("index.html")
+    told = " ".join(err.partition("What was found")[2].split())
+    for subject in ("Safety: in theory one step of Q(λ)", "Traces: compared with", "DQN: from DQN to Retrace"):
+        assert subject in told
     numbers = json.loads(out)
     assert numbers == json.loads((output / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["published_tables"]["retrace"]["times_best"] == 30
     assert numbers["published_tables"]["dqn"]["times_best"] == 12
     assert numbers["worked_example"]["difference"] < 1e-12
-    assert list(numbers["claims"]) == ["pocket", "2 small MDPs, in tables", "The paper's 60 Atari games"]
+    tables = ["The small world, in tables", "2 small MDPs, in tables"]
+    assert list(numbers["claims"]) == ["The small world", *tables, "The paper's 60 Atari games"]
+    assert len(numbers["found"]) == 3
 
 
 def test_the_page_has_all_of_it(reproduced: tuple[Path, str, str]) -> None:
     output, _, _ = reproduced
     page = (output / "index.html").read_text(encoding="utf-8")
-    for title in ("pocket", "2 small MDPs, in tables", "Contraction against variance", "The paper's 60 Atari games"):
+    titles = ("Verdicts", "The small world", "2 small MDPs, in tables", "Contraction against variance")
+    for title in (*titles, "The paper's 60 Atari games"):
         assert f"{title}</h2>" in page.replace("&#x27;", "'"), title
     names = {path.name for path in (output / "figures").iterdir()}
-    for stem in ("pocket_distribution-early", "pocket_distribution-final", "published_distribution-final"):
+    stems = ("opening_theory", "opening_tables", "opening_networks", "the-small-world_sensitivity-evaluation")
+    for stem in (*stems, "the-small-world_distribution-final", "published_distribution-final"):
         assert {f"{stem}.png", f"{stem}.svg", f"{stem}.pdf"} <= names
 
 
 def test_what_is_there_is_not_run_again(reproduced: tuple[Path, str, str]) -> None:
     output, _, _ = reproduced
     before = ended(output)
-    assert len(before) == 3 * 2 * 2 + 2  # three traces, two λ, two seeds; DQN
+    assert len(before) == 2 * (3 * 2 + 1 + 3)  # seeds × (three traces at two λ, λ = 0, DQN and two of its rungs)
+    assert "by 20 runs of networks" in reproduced[2]
+    assert "The small world: 20 runs on 1 game" in (output / "index.html").read_text(encoding="utf-8")
     process = started(output.parent, "--output", output.name, first=NO_PAGE)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
@@ -89,7 +102,7 @@ def test_stopped_it_goes_on(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "the same command goes on" in " ".join(out.split())
-    assert len(ended(tmp_path / "reproduction")) < 14
+    assert len(ended(tmp_path / "reproduction")) < 20
     written = reports(tmp_path / "reproduction")
     assert written
     again = started(tmp_path, num_steps=40_000)

@@ -10,6 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from offtrace.agent.checkpoints import Lock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
 from offtrace.experiments import engine
-from offtrace.experiments.spec import Sweep, cells, packs
+from offtrace.experiments.ladder import RUNGS, rung_of
+from offtrace.experiments.presets import PRESETS, preset
+from offtrace.experiments.spec import Sweep, Variant, cells, packs, with_settings
 from offtrace.experiments.store import Store
 
 SMALL = {
@@ -58,6 +61,59 @@ def test_cells_are_all_combinations_once() -> None:
     assert {lambda_ for trace, lambda_, _ in found if trace == "dqn"} == {0.0}
 
 
+def test_lambda_zero_is_trained_once() -> None:
+    """At λ = 0 all traces are one algorithm, with settings of its own; DQN is another one."""
+    sweep = small(
+        traces=("tree_backup", "retrace", "dqn"),
+        lambdas=(0.0, 1.0),
+        num_seeds=1,
+        by_algorithm={("one_step", 0.0): {"step_size": 0.1}, ("tree_backup", 1.0): {"step_size": 0.2}},
+    )
+    found = {(spec.trace, spec.lambda_): spec.step_size for spec in cells(sweep)}
+    assert list(found) == [("tree_backup", 0.0), ("tree_backup", 1.0), ("retrace", 1.0), ("dqn", 0.0)]
+    assert found["tree_backup", 0.0] == 0.1
+    assert found["tree_backup", 1.0] == 0.2
+
+
+def test_variants_and_seeds() -> None:
+    """Algorithms that are more than a trace and a λ, with what differs between games; seeds from another block."""
+    fields = {"trace": "dqn", "lambda_": 0.0, "target_policy": "exploration", "step_size": 0.1}
+    variant = Variant(fields, {"pocket/cartpole": {"step_size": 0.3}})
+    sweep = small(games=("pocket/catch", "pocket/cartpole"), traces=(), lambdas=(), variants=(variant,), first_seed=7)
+    found = [(spec.env, spec.target_policy, spec.step_size, spec.seed) for spec in cells(sweep)]
+    assert found[0] == ("pocket/catch", "exploration", 0.1, 7)
+    assert {(env, size) for env, _, size, _ in found} == {("pocket/catch", 0.1), ("pocket/cartpole", 0.3)}
+    everywhere = with_settings(sweep, {"step_size": 0.5})
+    assert {spec.step_size for spec in cells(everywhere)} == {0.5}
+
+
+def test_the_ladder_goes_one_difference_at_a_time() -> None:
+    """Each rung differs from the one before it in one field, or in the size of its windows, and its step size."""
+    for scale, length in (("pocket", 5), ("minatar", 7)):
+        sweep = replace(preset("ladder", scale), games=preset("ladder", scale).games[:1], num_seeds=1)
+        by_rung = {rung_of(to_json(spec)): to_json(spec) for spec in cells(sweep)}
+        assert len(by_rung) == length
+        for rung in RUNGS:
+            if rung.name not in by_rung or rung.before is None:
+                continue
+            one, other = by_rung[rung.before], by_rung[rung.name]
+            differing = {name for name in {*one, *other} if one.get(name) != other.get(name)} - {"step_size"}
+            assert differing in (
+                {"target_policy"},
+                {"target_policy", "target_epsilon"},
+                {"double"},
+                {"lambda_"},
+                {"trace", "window", "num_windows"},
+            ), rung.name
+
+
+def test_the_presets_of_the_small_world_share_their_runs() -> None:
+    """Two rungs are runs of `table_2`, and `table_3` is a part of it; all of it is five programs."""
+    whole = {repr(spec) for name in PRESETS for spec in cells(preset(name))}
+    assert len(whole) == 5 * 28 * (11 + 2)
+    assert len(packs(cells(preset("table_2")), 10_000)) == 2
+
+
 def test_settings_of_one_game() -> None:
     sweep = small(games=("pocket/catch", "pocket/cartpole"), by_game={"pocket/cartpole": {"step_size": 0.5}})
     assert {(spec.env, spec.step_size) for spec in cells(sweep)} >= {("pocket/cartpole", 0.5)}
@@ -66,7 +122,8 @@ def test_settings_of_one_game() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"games": ()}, "`games` must be at least one"),
+        ({"games": ()}, "`games` must not be empty"),
+        ({"first_seed": -1}, "`first_seed` must be at least 0; got -1"),
         ({"num_seeds": 0}, "`num_seeds` must be at least 1; got 0"),
         ({"settings": {"step": 1}}, "`settings` must be fields of a TrainSpec; got 'step'"),
         ({"settings": {"seed": 1}}, "got 'seed'"),

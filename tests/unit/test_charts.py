@@ -169,6 +169,20 @@ def test_lambdas_that_are_close_have_no_ticks_that_overlap():
     assert axis["values"] == [0.0, 0.5, 1.0]
 
 
+def test_lambdas_are_written_as_they_are():
+    """With fewer digits 0.25 would be 0.3."""
+    assert charts.lambda_axis([0.0, 0.25, 1.0]).to_dict()["axis"]["format"] == ".6~g"
+
+
+def test_many_names_are_smaller_and_do_not_overlap():
+    names = [f"algorithm {i}" for i in range(40)]
+    chart = charts.score_distribution_chart(np.eye(40), algorithms=names, title="", subtitle="")
+    heights = sorted(row["y"] for row in layer_rows(chart, 1))
+    assert np.diff(heights).min() * charts.HEIGHT >= chart.to_dict()["layer"][1]["mark"]["fontSize"]
+    assert heights[0] >= -1e-9
+    assert heights[-1] <= 1 + 1e-9
+
+
 def test_long_titles_go_on_in_a_second_line_and_no_further():
     chart = charts.score_distribution_chart(
         [[0.0, 1.0]], algorithms=["a", "b"], title="word " * 60, subtitle=["x" * 400, "short"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offtrace.environments import NAMES, make
-from offtrace.environments.drawing import BLUE, CELL, GREEN, MARGIN, NIGHT, ORANGE, RED, WHITE, YELLOW, board
+from offtrace.environments.drawing import BLUE, CELL, GREEN, LINE, MARGIN, NIGHT, ORANGE, RED, WHITE, YELLOW, board
 from offtrace.environments.grids import Catch, Cliff, DeepSea, Fall, Place
 from offtrace.environments.minatar import GAMES
 from offtrace.environments.pictures import ACTIONS, CELLS, CHANNELS, IN_FRONT, PICTURES, cells, picture
@@ -46,6 +46,20 @@ def made(name: str) -> Any:
 def test_every_pure_environment_has_a_picture() -> None:
     assert set(PICTURES) == set(NAMES)
     assert set(CELLS) <= set(NAMES)
+
+
+def test_a_map_is_drawn_as_one() -> None:
+    """The fork: walls, a goal, the agent in its corner; and an MDP without a map is a row of its states."""
+    env = make("mdp/fork")
+    state, _ = env.reset(jax.random.key(0))
+    colours = cells(env, state)
+    assert colours.shape == (9, 5, 3)
+    assert (colours == YELLOW).all(-1).nonzero() == (np.array([8]), np.array([0]))
+    assert (colours == GREEN).all(-1).nonzero() == (np.array([2]), np.array([4]))
+    assert (colours == LINE).all(-1).sum() == 9 * 5 - (9 + 9 + 1 + 3)  # all but the corridor and the loop
+    assert picture(env, state).ndim == 3
+    garnet = make("mdp/garnet", num_states=6)
+    assert cells(garnet, garnet.reset(jax.random.key(0))[0]).shape == (1, 6, 3)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,19 +1,23 @@
 """Charts of comparisons and of what happened on the way: their numbers, their words, and names that are no words."""
 
+import contextlib
 import json
 import math
+import struct
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import hostile
 import numpy as np
 import pytest
 import vl_convert
 
 from offtrace.agent.telemetry import Report
 from offtrace.experiments.results import studies
-from offtrace.experiments.store import StoredRun
-from offtrace.report import comparisons, curves
-from offtrace.scores import Comparison, Key, normalised, published_comparison
+from offtrace.experiments.store import StoredRun, read
+from offtrace.report import charts, comparisons, curves
+from offtrace.report.opening import Point, lambda_panel
+from offtrace.scores import Comparison, Key, published_comparison
 
 NAN = math.nan
 HOSTILE = ("<script>alert('x')</script>", 'a.b["c"]', "datum.x[0]", "{{x}} \\ 'quoted'")
@@ -80,7 +84,7 @@ def test_a_distribution_is_of_the_stretch_it_names(stretch):
     ends = {row["algorithm"]: row["fraction"] for row in layer_rows(chart, "line") if row["score"] == 1.0}
     best = {"early": "DQN", "final": "Retrace(λ)"}[stretch]
     assert ends == {name: float(name == best) for name in ("Retrace(λ)", "TB(λ)", "DQN")}
-    assert f"{stretch} scores" in words(chart)
+    assert f"{stretch} training scores" in words(chart)
     assert "1 game, 3 runs, λ = 1" in words(chart)
 
 
@@ -98,7 +102,7 @@ def test_averages_and_levels_have_the_comparisons_numbers_and_intervals():
             for column, of in ((expected.value, field), (expected.low, "low"), (expected.high, "high")):
                 assert [row[of] for row in drawn] == column[:, a].tolist()
         assert "4 games, 84 runs." in words(chart)
-        assert "95% bootstrap intervals over seeds" in words(chart)
+        assert "95% t intervals over seeds" in words(chart)
 
 
 def test_a_baseline_is_one_dashed_level_without_points():
@@ -121,8 +125,7 @@ def test_one_run_has_no_bars_and_says_why():
 
 def test_a_profile_is_the_share_of_runs_above_each_score():
     comparison = synthetic()
-    games = comparison.games
-    z = normalised({a: {g: comparison.cell(g, a, 1.0) for g in games} for a in comparison.algorithms})
+    games, z = comparison.games, comparison.run_scores(1.0)
     rows = [row for row in layer_rows(comparisons.profile(comparison, 1.0), "line") if row["algorithm"] == "TB(λ)"]
     for row in rows:
         expected = sum((z["tree_backup"][g] > row["score"]).mean() for g in games) / len(games)
@@ -144,7 +147,7 @@ def test_lambdas_that_only_one_algorithm_has_are_left_out():
     [
         (
             lambda: comparisons.score_distribution(published_comparison(), 1.0, "early"),
-            "a game with early scores of retrace, ",
+            "a game with early training scores of retrace, ",
         ),
         (lambda: comparisons.score_distribution(synthetic(), 0.3), r"at λ = 0.3; it has none: run what is missing"),
         (lambda: comparisons.score_distribution(Comparison("no", {}), 1.0), "2 algorithms or more; got none"),
@@ -257,6 +260,140 @@ def test_telemetry_refuses_other_measures():
         ValueError, match=r"`measure` must be one of c, cut, effective_length, off_policy; got 'loss'"
     ):
         curves.telemetry(study, 1.0, "loss")
+
+
+def test_values_that_are_not_finite_are_left_out():
+    [study] = studies([stored("catch", "retrace", 1.0, 0, traced([math.inf, 0.25, -math.inf, 1e308, 0.75, NAN]))])
+    values = {row["value"] for row in layer_rows(curves.telemetry(study, 1.0, "c"), "line")}
+    assert (min(values), max(values)) == (0.25, 0.75)
+    runs = {"retrace": [reports([math.inf, 2.0, -1e308, 2.0, NAN])]}
+    assert {row["mean"] for row in layer_rows(curves.learning_curves(runs, title="t"), "line")} == {2.0}
+
+
+def test_one_point_is_drawn_as_a_point():
+    chart = curves.learning_curves({"retrace": [reports([1.0])], "dqn": [reports([1.0, 2.0])]}, title="t")
+    assert [row["algorithm"] for row in layer_rows(chart, "circle")] == ["Retrace(λ)"]
+    assert "circle" not in kinds(curves.learning_curves({"dqn": [reports([1.0, 2.0])]}, title="t"))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.0), (7.0, 7.0), (-1e9, -1e9 + 1), (1e-9, 1e-9), (-5.0, 1e9)])
+def test_an_axis_has_room_around_its_values(low, high):
+    bottom, top = charts.roomy(low, high)
+    assert bottom < low <= high < top
+    assert top - bottom <= 1.2 * max(high - low, abs(low), abs(high), 1.0)
+
+
+# --- whatever the data are ----------------------------------------------------------------------------------
+
+
+def svg_size(chart) -> tuple[float, float]:
+    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(json.dumps(chart.to_dict(), allow_nan=False)))
+    return float(root.attrib["width"]), float(root.attrib["height"])
+
+
+def assert_as_large_as_asked_for(chart):
+    """The names on the right, the axis on the left, a title and its lines, and the padding are all there is more."""
+    spec = chart.to_dict()
+    width, height = svg_size(chart)
+    assert spec["width"] < width <= spec["width"] + charts.LABEL_WIDTH + 150
+    assert spec["height"] < height <= spec["height"] + 220
+
+
+def charts_of(study):
+    """Those that can be drawn."""
+    comparison, lambda_ = study.comparison, study.comparison.lambdas[-1]
+    makers = [
+        lambda: comparisons.score_distribution(comparison, lambda_),
+        lambda: comparisons.average_by_lambda(comparison),
+        lambda: comparisons.sensitivity(comparison),
+        lambda: comparisons.profile(comparison, lambda_),
+        *(lambda m=measure: curves.telemetry(study, lambda_, m) for measure in curves.MEASURES),
+    ]
+    for game, runs in study.curves(lambda_).items():
+        makers.append(lambda game=game, runs=runs: curves.learning_curves(runs, title=game))
+    for make in makers:
+        with contextlib.suppress(ValueError):
+            yield make()
+
+
+@pytest.mark.parametrize("name", hostile.CASES)
+def test_pictures_of_whatever_results_are_as_large_as_asked_for(name, tmp_path):
+    [study] = studies(read([hostile.store(tmp_path / "results.sqlite", name)]))
+    drawn = list(charts_of(study))
+    assert len(drawn) >= 6
+    for chart in drawn:
+        assert_as_large_as_asked_for(chart)
+
+
+def test_pictures_of_values_beyond_the_axis_are_as_large_as_asked_for():
+    """Bars from −18 to 11 on an axis from 0 to 1 once made a picture of 20,000 pixels."""
+    for chart in hostile.charts().values():
+        assert_as_large_as_asked_for(chart)
+        png = vl_convert.vegalite_to_png(json.dumps(chart.to_dict()), scale=2)
+        assert struct.unpack(">II", png[16:24]) == tuple(2 * round(size) for size in svg_size(chart))
+
+
+def test_tooltips_have_the_values_themselves():
+    rows = {row["algorithm"]: row for row in layer_rows(hostile.charts()["bars"], "rule")}
+    assert (rows["Retrace(λ)"]["low"], rows["Retrace(λ)"]["high"]) == (-18.0, 11.0)
+    assert set(rows) == {"Retrace(λ)", "Q(λ)"}  # the others' ends are infinite, or not known
+
+
+# --- panels at the top of the page --------------------------------------------------------------------------
+
+
+def panel(lines, **options):
+    common = {"title": "t", "subtitle": "s", "y_title": "contraction", "domain": (0.0, 1.5)}
+    return lambda_panel(lines, **common | options)
+
+
+def test_a_panel_draws_values_at_the_edge_and_tells_what_they_are():
+    points = [Point(0.0, 0.5, 0.25, 0.75), Point(0.5, 9.0, -4.0, math.inf), Point(0.9, NAN), Point(1.0, -math.inf)]
+    rows = layer_rows(panel({"retrace": points}), "circle")
+    assert [(row["lambda"], row["value"]) for row in rows] == [(0.0, 0.5), (0.5, 1.5), (1.0, 0.0)]
+    assert [row["shown"] for row in rows] == ["0.5", "9", "−∞"]
+    assert [row["interval"] for row in rows] == ["0.25 to 0.75", "−4 to ∞", ""]
+    bands = layer_rows(panel({"retrace": points}), "area")
+    assert [(row["low"], row["high"]) for row in bands] == [(0.25, 0.75), (0.0, 1.5)]
+
+
+def test_a_panel_has_names_colours_and_dashes_of_other_charts():
+    lines = {"retrace": [Point(0.0, 0.9), Point(1.0, 0.8)], "dqn": [Point(0.0, 0.5), Point(1.0, 0.5)]}
+    chart = panel(lines)
+    spec = chart.to_dict()
+    assert (spec["width"], spec["height"]) == (360, 280)
+    assert kinds(chart) == ["line", "circle", "text"]
+    assert {row["algorithm"] for row in layer_rows(chart, "circle")} == {"Retrace(λ)"}
+    assert {row["algorithm"]: row["y"] for row in layer_rows(chart, "text")} == {"Retrace(λ)": 0.8, "DQN": 0.5}
+    encoding = spec["layer"][0]["encoding"]
+    assert encoding["color"]["scale"]["range"] == [charts.COLOURS["retrace"], charts.COLOURS["dqn"]]
+    assert encoding["strokeDash"]["scale"]["range"] == [[1, 0], [6, 3]]
+    assert encoding["y"]["scale"] | {"domain": [0.0, 1.5], "clamp": True} == encoding["y"]["scale"]
+
+
+def test_a_panel_can_have_a_reference():
+    chart = panel({"retrace": [Point(1.0, 0.5)]}, reference=(1.0, "above: errors can grow"))
+    assert kinds(chart)[:2] == ["rule", "text"]
+    assert layer_rows(chart, "rule") == [{"y": 1.0, "text": "above: errors can grow"}]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "text"),
+    [
+        ({}, {}, "`lines` must have a point whose λ and value are known"),
+        ({"retrace": [Point(1.0, NAN)]}, {}, "`lines` must have a point whose λ and value are known"),
+        ({"retrace": [Point(1.0, 1.0)]}, {"domain": (1.0, 1.0)}, "`domain` must be two finite numbers, the lower"),
+        ({"retrace": [Point(1.0, 1.0)]}, {"domain": (0.0, math.inf)}, "`domain` must be two finite numbers"),
+        (
+            {"retrace": [Point(1.0, 1.0)]},
+            {"reference": (2.0, "x")},
+            r"`reference` must lie in `domain`, \(0.0, 1.5\)",
+        ),
+    ],
+)
+def test_refused_panels(lines, options, text):
+    with pytest.raises(ValueError, match=text):
+        panel(lines, **options)
 
 
 # --- names are data -----------------------------------------------------------------------------------------

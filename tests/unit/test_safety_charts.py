@@ -2,6 +2,7 @@
 
 import math
 import struct
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -144,6 +145,13 @@ def test_a_recommended_twin_is_drawn_as_the_other(lake):
     assert point["trace"] == "retrace"
 
 
+def test_what_is_not_known_is_left_out(lake):
+    rows = [replace(row, target_variance=math.nan) if row.trace == "retrace" else row for row in lake.rows]
+    drawn = points_of(replace(lake, rows=rows))
+    assert drawn
+    assert "retrace" not in {point["trace"] for point in drawn}
+
+
 def test_a_function_of_ones_own_has_no_lambda(lake):
     def half(pi_a, mu_a):
         return 0.5 * np.minimum(1, pi_a / mu_a)
@@ -237,6 +245,15 @@ def test_refused_without_a_map_or_a_safe_row(fork):
     unsafe = ot.analyze(fork.mdp, pi=fork.pi, mu=fork.mu, traces=["q_lambda"])
     with pytest.raises(ValueError, match="must have a row that is safe by theorem; add one_step or retrace"):
         eta.eta_map(unsafe)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 1000), (1000, 1), (40, 3), (200, 200)])
+@pytest.mark.parametrize("num_maps", [1, 2, 4, 14])
+def test_maps_are_never_larger_than_the_picture(shape, num_maps):
+    side, abreast = eta._layout(*shape, num_maps)
+    down = math.ceil(num_maps / abreast)
+    assert abreast * max(shape[1] * side, eta.NARROWEST) + (abreast - 1) * eta.GAP <= eta.WIDEST
+    assert down * (shape[0] * side + eta.HEAD) <= eta.TALLEST + 1e-9
 
 
 # --- the files ----------------------------------------------------------------------------------------------

@@ -10,14 +10,15 @@ import pytest
 
 from offtrace.agent import spec as module
 from offtrace.agent.spec import (
+    ADDED,
     ALGORITHMS,
     CHOICES,
     DEFAULTS,
+    OPTIONAL,
     PAPER,
     POSITIVE,
     SHARES,
     SWITCHES,
-    UNLIMITED,
     WHOLE,
     Plan,
     TrainSpec,
@@ -27,6 +28,7 @@ from offtrace.agent.spec import (
     resolved,
     to_json,
 )
+from offtrace.experiments.rows import fingerprint
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainSpec)}
 
@@ -63,7 +65,7 @@ def test_none_is_only_for_what_can_be_chosen(name: str) -> None:
         TrainSpec(**{"env": "pocket/catch", name: None})
 
 
-@pytest.mark.parametrize("name", [name for name, f in FIELDS.items() if f.default is None and name not in UNLIMITED])
+@pytest.mark.parametrize("name", [name for name, f in FIELDS.items() if f.default is None and name not in OPTIONAL])
 def test_a_plan_has_nothing_left_to_choose(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be "):
         from_json({**to_json(resolved(TrainSpec(env="pocket/catch"))), name: None})
@@ -83,7 +85,7 @@ def test_defaults() -> None:
     for name, value in DEFAULTS.items():
         assert getattr(plan, name) == value
     assert (plan.epsilon_steps, plan.tick_steps) == (20_000, 2_000)
-    assert all(getattr(plan, f.name) is not None for f in dataclasses.fields(Plan) if f.name not in UNLIMITED)
+    assert all(getattr(plan, f.name) is not None for f in dataclasses.fields(Plan) if f.name not in OPTIONAL)
 
 
 def test_the_later_table_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +196,28 @@ def test_json_of_another_version() -> None:
         from_json({**there, "gamma": 2})
     with pytest.raises(ValueError, match="a spec must have 'gamma'; it was written by another version"):
         from_json({name: value for name, value in there.items() if name != "gamma"})
+
+
+def test_records_of_older_versions_are_read() -> None:
+    """A record without a field that came later, and fingerprints as they were then: begun sweeps go on."""
+    plan = resolved(TrainSpec(env="pocket/catch", seed=3))
+    there = to_json(plan)
+    assert not set(there) & set(ADDED)
+    assert from_json(there) == plan
+    # by the version before `target_epsilon`
+    assert fingerprint(there) == "03d2d4aa7fcf200141644a3c60499481c6905d2fec8f31e4a4656de67bf29d6a"
+    dqn = to_json(resolved(TrainSpec(env="minatar/breakout", trace="dqn", seed=1)))
+    assert fingerprint(dqn) == "21a14e1b9593c7df5d9a9147ea1583935e547f4c635ff591eb6f8eb552427814"
+    new = to_json(resolved(TrainSpec(env="pocket/catch", seed=3, target_epsilon=0.1)))
+    assert new["target_epsilon"] == 0.1
+    assert fingerprint(new) != fingerprint(there)
+
+
+def test_a_target_epsilon_needs_a_target_that_explores() -> None:
+    with pytest.raises(ValueError, match="`target_epsilon` must come with the target policy `exploration`"):
+        TrainSpec(env="pocket/catch", target_policy="greedy", target_epsilon=0.1)
+    with pytest.raises(ValueError, match="`target_epsilon` must come with the target policy `exploration`"):
+        resolved(TrainSpec(env="pocket/catch", trace="dqn", target_epsilon=0.1))
 
 
 def test_differences_have_both_values() -> None:

@@ -75,7 +75,7 @@ def probed(members: Member, chosen: Settings) -> Probe:
 @functools.cache
 def evaluation() -> Any:
     def of(params: Any, keys: jax.Array, max_steps: int) -> tuple[jax.Array, jax.Array]:
-        return synchronous.evaluate(program(), params, keys, num_episodes=50, max_steps=max_steps)
+        return synchronous.evaluate(program(), params, settings(), keys, num_episodes=50, max_steps=max_steps)
 
     return jax.jit(of)
 

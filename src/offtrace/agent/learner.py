@@ -106,7 +106,7 @@ class Batch(NamedTuple):
     mask: jax.Array
     mu_a: jax.Array
     epsilon: jax.Array
-    """The exploration of each window's actor, now."""
+    """ε of the target policy: that of each window's actor, now, or the learner's own."""
 
 
 class Progress(NamedTuple):

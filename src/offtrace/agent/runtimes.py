@@ -25,7 +25,7 @@ from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
 from offtrace.agent.schedules import SwitchingEpsilon
 from offtrace.agent.spec import Plan, differences
 from offtrace.agent.synchronous import Exploration, Member, Probe, ProgramSpec, Settings, Tick
-from offtrace.environments import Environment
+from offtrace.environments import Environment, program_shape, with_options
 from offtrace.traces import TRACES
 
 
@@ -71,15 +71,21 @@ _evaluate = jax.jit(synchronous.evaluate, static_argnums=0, static_argnames=("nu
 class Synchronous:
     """Members that differ in trace, λ, seed and other numbers, but not in a shape, as one program.
 
-    Where there are several devices and the members can be shared out evenly, each device has its share.
+    An MDP is numbers, too: members may have different ones of one shape. Where there are several devices and the
+    members can be shared out evenly, each device has its share.
     """
 
     def __init__(self, env: Environment, specs: Sequence[Plan]) -> None:
         self.specs = tuple(specs)
         refuse_shapes(self.specs)
         self.program, self.max_return = program_spec(specs[0]), env.max_return
-        self._prog = synchronous.program(env, self.program)
         self._settings = settings(specs)
+        if specs[0].env.startswith("mdp/"):
+            worlds = [with_options(spec.env, spec.options).world for spec in specs]
+            world = jax.tree.map(lambda *leaves: jnp.stack(leaves), *worlds)
+            self._settings = self._settings._replace(world=world)
+            env = program_shape(specs[0].env, specs[0].options)
+        self._prog = synchronous.program(env, self.program)
         self._keys = jnp.stack([jax.random.key(spec.seed) for spec in specs])
         self._template = jax.eval_shape(lambda: synchronous.init(self._prog, self._settings, self._keys))
         num_devices = math.gcd(len(jax.devices()), len(specs))
@@ -111,7 +117,8 @@ class Synchronous:
     def evaluate(self, state: Member, number: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
         keys, spec = jnp.stack([evaluation_key(spec, number) for spec in self.specs]), self.specs[0]
         options = {"max_steps": spec.evaluation_steps, "epsilon": spec.evaluation_epsilon}
-        returns, ended = _evaluate(self._prog, state.learner.params, keys, num_episodes=num_episodes, **options)
+        given = state.learner.params, self._settings, keys
+        returns, ended = _evaluate(self._prog, *given, num_episodes=num_episodes, **options)
         return np.asarray(returns), np.asarray(ended)
 
     def counts(self, state: Member) -> tuple[int, int]:
@@ -129,15 +136,32 @@ class Synchronous:
 
 # -- from specs to programs ----------------------------------------------------------------------------------
 
-NUMBERS = ("trace", "lambda_", "seed", "gamma", "step_size", "regularisation", "beta", "epsilon", "epsilon_steps")
+NUMBERS = (
+    "trace",
+    "lambda_",
+    "seed",
+    "gamma",
+    "step_size",
+    "regularisation",
+    "beta",
+    "epsilon",
+    "epsilon_steps",
+    "target_epsilon",
+)
 """Fields in which members of one program may differ."""
+WORLDS = ("env", "options")
+"""Fields in which they may differ where the environments have one shape."""
 
 
 def refuse_shapes(specs: Sequence[Plan]) -> None:
     """Members of one program must have the same shapes."""
+    shape = program_shape(specs[0].env, specs[0].options)
     for spec in specs[1:]:
+        allowed = NUMBERS
+        if program_shape(spec.env, spec.options) == shape:
+            allowed = (*NUMBERS, *WORLDS)
         for name, (one, other) in differences(specs[0], spec).items():
-            if name not in NUMBERS or (name == "trace" and "dqn" in (one, other)):
+            if name not in allowed or (name == "trace" and "dqn" in (one, other)):
                 raise ValueError(
                     f"`{name}` must be the same for all members of a population; got {one!r} and {other!r}. "
                     "Train them apart."
@@ -204,7 +228,9 @@ def _settings(spec: Plan, *, by_name: bool) -> Settings:
     numbers = (np.float32(value) for value in (spec.gamma, spec.step_size, spec.regularisation))
     hyper = Hyper(*numbers, trace, np.float32(spec.beta))
     exploration = Exploration(np.float32(1.0), np.float32(spec.epsilon), np.float32(spec.epsilon_steps))
-    return Settings(hyper, exploration, np.float32(spec.num_steps if spec.anneal else np.inf))
+    annealing = np.float32(spec.num_steps if spec.anneal else np.inf)
+    target_epsilon = np.float32(np.nan if spec.target_epsilon is None else spec.target_epsilon)
+    return Settings(hyper, exploration, annealing, target_epsilon)
 
 
 def evaluation_key(spec: Plan, number: int) -> jax.Array:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from offtrace.environments import NAMES, on_host
+from offtrace.environments import NAMES, on_host, own_gamma
 from offtrace.traces import TRACES
 
 ALGORITHMS = ("dqn", *TRACES)
@@ -77,6 +77,8 @@ class TrainSpec:
     """Environment steps over which ε falls."""
     target_policy: Annotated[str | None, CHOSEN] = None
     """π: `exploration`, the current exploration policy (App. F), `greedy`, or `softmax`."""
+    target_epsilon: float | None = None
+    """ε of an `exploration` target policy; default: that of the behaviour, as in App. F."""
     beta: float = 1.0
     """Inverse temperature of a softmax target policy."""
     double: Annotated[bool | None, CHOSEN] = None
@@ -225,6 +227,9 @@ def resolved(spec: TrainSpec) -> Plan:
         chosen |= {"window": 1, "num_windows": num_transitions, "target_policy": "greedy", "double": False}
         if spec.window not in (None, 1):
             raise ValueError(f"`window` must be 1 for `trace='dqn'`; got {spec.window}.")
+    gamma = own_gamma(env, spec.options)
+    if gamma is not None:
+        chosen["gamma"] = gamma
     num_steps = spec.num_steps or chosen["num_steps"]
     chosen["fill"] = max(1, min(chosen["fill"], num_steps // 2))
     chosen.setdefault("epsilon_steps", max(1, num_steps // 10))
@@ -261,12 +266,21 @@ def full_name(env: str) -> str:
 # -- as data -------------------------------------------------------------------------------------------------
 
 
+ADDED: Mapping[str, Any] = MappingProxyType({"target_epsilon": None})
+"""Fields that came after the first version, with the value that reproduces what was run before they were there.
+
+They are left out of a record at that value: records of older versions read as they are, and a spec keeps its
+fingerprint, so that a sweep that was begun goes on."""
+
+
 def to_json(spec: TrainSpec) -> dict[str, Any]:
-    return {**dataclasses.asdict(spec), "hidden_sizes": spec.hidden_sizes and list(spec.hidden_sizes)}
+    record = {**dataclasses.asdict(spec), "hidden_sizes": spec.hidden_sizes and list(spec.hidden_sizes)}
+    return {name: value for name, value in record.items() if name not in ADDED or value != ADDED[name]}
 
 
 def from_json(data: Mapping[str, Any]) -> Plan:
     names = {f.name for f in dataclasses.fields(TrainSpec)}
+    data = {**ADDED, **data}
     for verb, wrong in (("has no", set(data) - names), ("must have", names - set(data))):
         if wrong:
             raise ValueError(
@@ -300,9 +314,9 @@ WHOLE = {
     "evaluation_steps": 1,
 }
 """Whole numbers, and the least that each may be."""
-SHARES = ("lambda_", "gamma", "epsilon", "evaluation_epsilon")
+SHARES = ("lambda_", "gamma", "epsilon", "target_epsilon", "evaluation_epsilon")
 POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
-UNLIMITED = ("clamp", "max_gradient", "reward_clamp")
+OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon")
 """Where None is a value; elsewhere it means "choose", and a plan has nothing left to choose."""
 SWITCHES = ("anneal", "double")
 CHOICES = {
@@ -320,8 +334,12 @@ def _check(spec: TrainSpec) -> None:
     if not isinstance(spec.env, str) or not spec.env:
         raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
     chosen = {f.name for f in dataclasses.fields(TrainSpec) if f.default is None and not isinstance(spec, Plan)}
+    if spec.target_epsilon is not None and spec.target_policy not in (None, "exploration"):
+        raise ValueError(
+            f"`target_epsilon` must come with the target policy `exploration`; got `{spec.target_policy}`."
+        )
     for name, value in vars(spec).items():
-        if value is None and (name in UNLIMITED or name in chosen):
+        if value is None and (name in OPTIONAL or name in chosen):
             continue
         rule = _broken(name, value)
         if rule:

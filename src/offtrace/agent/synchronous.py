@@ -88,6 +88,10 @@ class Settings(NamedTuple):
     exploration: Exploration
     annealing: Any = math.inf
     """Environment steps over which the step size falls to 0."""
+    target_epsilon: Any = math.nan
+    """ε of an exploring target policy; nan: that of each actor, now."""
+    world: Any = None
+    """The tables of the member's MDP; None for other environments."""
 
 
 class Member(NamedTuple):
@@ -136,7 +140,8 @@ class Probe(NamedTuple):
 class Program(NamedTuple):
     """What is fixed when it is compiled."""
 
-    env: Environment
+    env: Any
+    """An `Environment`, or the shape of an MDP, whose tables are inputs."""
     spec: ProgramSpec
     skeleton: Any
     """The network without its parameters."""
@@ -150,6 +155,13 @@ class Program(NamedTuple):
 AGES = 5
 PROBED = 64
 """Windows of a probe."""
+
+
+def environment(prog: Program, settings: Settings) -> Any:
+    """The member's own: programs of MDPs take the tables as inputs, so that MDPs of one shape share a program."""
+    if settings.world is None:
+        return prog.env
+    return prog.env.bound(settings.world)
 
 
 def program(env: Environment, spec: ProgramSpec) -> Program:
@@ -179,16 +191,31 @@ def probe(prog: Program, members: Member, settings: Settings, key: jax.Array) ->
 
 
 def evaluate(
-    prog: Program, params: Any, keys: jax.Array, *, num_episodes: int, max_steps: int, epsilon: float = 0.0
+    prog: Program,
+    params: Any,
+    settings: Settings,
+    keys: jax.Array,
+    *,
+    num_episodes: int,
+    max_steps: int,
+    epsilon: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns of `num_episodes` episodes of every member, and which ended within `max_steps`: (members, …)."""
-    return _over(functools.partial(_evaluate, prog, num_episodes, max_steps, epsilon))((params, keys))
+    """Returns of `num_episodes` episodes of every member, and which ended within `max_steps`: (members, …).
+
+    Where the environment knows the expected return of a policy exactly, that is the one return of a member.
+    """
+    return _over(functools.partial(_evaluate, prog, num_episodes, max_steps, epsilon))((params, settings, keys))
 
 
 def _evaluate(
-    prog: Program, num_episodes: int, max_steps: int, epsilon: float, given: tuple[Any, jax.Array]
+    prog: Program, num_episodes: int, max_steps: int, epsilon: float, given: tuple[Any, Settings, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    env, (params, key) = prog.env, given
+    params, settings, key = given
+    env = environment(prog, settings)
+    if settings.world is not None:
+        q = prog.network(params, settings.world.observation)
+        policy = policies.epsilon_greedy(q, jnp.full(len(q), epsilon))
+        return env.exact_return(policy)[None], jnp.ones(1, bool)
     key, for_actors = jax.random.split(key)
     actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, num_episodes))
 
@@ -213,7 +240,7 @@ def _evaluate(
 
 def init_one(prog: Program, settings: Settings, key: jax.Array) -> Member:
     """Without actors where the environment is not a pure one: those live on the host."""
-    env, spec = prog.env, prog.spec
+    env, spec = environment(prog, settings), prog.spec
     kept, for_network, for_actors, for_epsilon = jax.random.split(key, 4)
     params = eqx.filter(_network(env, spec, for_network), eqx.is_array)
     memory = replay.init(replay.Spec(spec.capacity, spec.num_actors, *env.observation))
@@ -295,7 +322,8 @@ def remember(prog: Program, member: Member, row: Row, a: jax.Array, mu_a: jax.Ar
 def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ended]:
     """One step of every actor, written into the memory."""
     a, mu_a, key, following = choose(prog, member, settings, member.actors.observation)
-    actors, row, ended = jax.vmap(functools.partial(advance, prog.env))(member.actors, a)
+    env = environment(prog, settings)
+    actors, row, ended = jax.vmap(functools.partial(advance, env))(member.actors, a)
     member = member._replace(actors=actors, key=key, following=following)
     return remember(prog, member, row, a, mu_a), ended
 
@@ -324,6 +352,7 @@ def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, Pr
 
 def _batch(prog: Program, member: Member, settings: Settings, seen: replay.Batch) -> Batch:
     now = epsilon(prog, member, settings)[seen.actor]
+    now = jnp.where(jnp.isnan(settings.target_epsilon), now, settings.target_epsilon)
     return Batch(seen.obs, seen.a, seen.r, seen.continues, seen.reset, seen.mask, seen.mu_a, now)
 
 

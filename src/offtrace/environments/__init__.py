@@ -1,6 +1,7 @@
 """Suites and adapters: the only place that knows pgx, Gymnasium and ALE.
 
     env = make("minatar/breakout")                               # pure JAX, one environment: `vmap` it
+    env = make("mdp/grid_world", slip=0.1)                       # likewise, from a finite MDP
     rows = make("gymnasium/CartPole-v1")(num_actors=8, seed=0)   # vector environments, on the host
     rows = make("atari/breakout")(num_actors=8, seed=0)          # likewise
 
@@ -30,6 +31,8 @@ __all__ = [
     "Step",
     "make",
     "on_host",
+    "own_gamma",
+    "program_shape",
 ]
 
 SUITE = MappingProxyType(
@@ -137,6 +140,8 @@ def make(name: str, **options: Any) -> Any:
     if name in ATARI:
         return import_module("offtrace.environments.atari").AtariFactory(name.partition("/")[2], **options)
     suite, _, id_ = name.partition("/")
+    if suite == "mdp" and id_:
+        return import_module("offtrace.environments.mdp").named(id_, **options)
     if suite == "gymnasium" and id_:
         gymnasium = import_module("offtrace.environments.gymnasium")
         gymnasium.find(id_, allow_import=options.get("allow_import", False))
@@ -163,6 +168,28 @@ def with_options(name: str, options: Mapping[str, Any]) -> Any:
 def wrong_options(name: str, options: Mapping[str, Any], known: Sequence[str], error: Exception) -> ValueError:
     """What was given, what could have been, and why it was refused."""
     return ValueError(f"`options` of {name} must be among {', '.join(known)}; got {dict(options)}: {error}.")
+
+
+def own_gamma(name: str, options: Mapping[str, Any]) -> float | None:
+    """The discount that belongs to an environment: that of its MDP; None where there is none.
+
+    >>> own_gamma("mdp/grid_world", {"gamma": 0.97}), own_gamma("pocket/catch", {})
+    (0.97, None)
+    """
+    if not name.startswith("mdp/"):
+        return None
+    return with_options(name, options).mdp.gamma
+
+
+def program_shape(name: str, options: Mapping[str, Any]) -> Any:
+    """What a compiled program depends on: environments with equal ones can share it.
+
+    >>> program_shape("mdp/grid_world", {}) == program_shape("mdp/grid_world", {"slip": 0.1})
+    True
+    """
+    if not name.startswith("mdp/"):
+        return name, repr(dict(options))
+    return with_options(name, options).shape
 
 
 def on_host(name: str) -> bool:
@@ -201,4 +228,7 @@ def there_are(name: str = "") -> str:
     """All names; of Atari, if it is said to be one of those."""
     if name.startswith("atari/"):
         return f"The games are {', '.join(game.partition('/')[2] for game in ATARI)}."
-    return f"There are {', '.join(NAMES)}, atari/<game> for the paper's, and gymnasium/<id> for any of Gymnasium's."
+    return (
+        f"There are {', '.join(NAMES)}, mdp/<name> for the MDPs of `ot.mdp`, atari/<game> for the paper's games, and "
+        "gymnasium/<id> for any of Gymnasium's."
+    )

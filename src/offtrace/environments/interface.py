@@ -8,6 +8,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+TIME_LIMIT = 100
+"""Steps of an episode of an MDP, unless told otherwise."""
+MDP_OPTIONS = ("time_limit", "observation", "num_features", "feature_seed")
+"""Options of `mdp/<name>` that are the environment's; others are the MDP's."""
+
 State = Any
 """A pytree of arrays of fixed shapes; only its environment looks inside."""
 

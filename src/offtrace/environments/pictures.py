@@ -121,11 +121,15 @@ def picture(env: Environment, state: State) -> np.ndarray:
 def cells(env: Environment, state: State) -> np.ndarray | None:
     """(rows, columns, 3) uint8: the colour of every cell; None if the environment is not made of cells."""
     _entry(PICTURES, env)
+    if env.name.startswith("mdp/"):
+        return _mdp_cells(env, state)
     return CELLS[env.name](env, state) if env.name in CELLS else None
 
 
 def _entry(table: Mapping[str, Callable], env: Any) -> Callable:
     name = getattr(env, "name", "")
+    if name.startswith("mdp/"):
+        return _mdp
     if name not in table:
         got = f"{name} ({type(env).__name__})" if name else type(env).__name__
         raise TypeError(f"`env` must be an environment that has a picture: {', '.join(table)}; got {got}.")
@@ -229,6 +233,33 @@ def _cliff(env: Any, state: State) -> np.ndarray:
     left, top = cell_corner(4, 12, 3, 11)
     drawing.flag((left + 0.34 * side, top + 0.88 * side), 0.74 * side, GREEN)
     return drawing.finished()
+
+
+# -- MDPs ----------------------------------------------------------------------------------------------------
+
+
+def _mdp_cells(env: Any, state: State) -> np.ndarray:
+    """A map where the MDP has one, else its states in a row.
+
+    What can never be entered is a wall; where an episode ends, green if it pays and red if it costs.
+    """
+    mdp = env.mdp
+    rows, columns = mdp.grid or (1, mdp.num_states)
+    colours = np.full((mdp.num_states, 3), CELL, np.uint8)
+    ends = np.zeros(len(mdp.successor)) if mdp.ends is None else mdp.ends
+    reward = mdp.r.ravel()[mdp.rows] if mdp.reward is None else mdp.reward
+    moves = mdp.rows // mdp.num_actions != mdp.successor
+    entered = np.bincount(mdp.successor[moves], minlength=mdp.num_states) + (mdp.start > 0)
+    colours[entered == 0] = LINE
+    for x in np.unique(mdp.successor[moves & (ends == 1)]):
+        paid = reward[moves & (ends == 1) & (mdp.successor == x)].mean()
+        colours[x] = GREEN if paid > 0 else RED
+    colours[int(state.x)] = YELLOW
+    return colours.reshape(rows, columns, 3)
+
+
+def _mdp(env: Any, state: State) -> np.ndarray:
+    return board(_mdp_cells(env, state))
 
 
 # -- the classics --------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from offtrace.experiments.provenance import provenance
 from offtrace.experiments.spec import packs
 from offtrace.experiments.store import Store, fingerprint
 
-MOST = 96
+MOST = 512
 """Members of a pack on a CPU, where they run one after the other, and share what it takes to compile a program."""
 MOST_ON_ACCELERATOR = 512
 TRIES = 3

@@ -1,22 +1,30 @@
 """From stored runs to what is compared: a study for each suite of games and each way of training them.
 
-Runs of one game, trace and λ that differ in nothing but the seed are a cell. Where some differ in another field, say
-in the step size, they are never pooled: each value of that field is a study of its own, and its name says so.
+Runs of one game, algorithm and λ that differ in nothing but the seed are a cell. Where some differ in another field,
+say in the step size, they are never pooled: each value of that field is a study of its own, and its name says so.
+
+An algorithm is a trace with its target policy. Where runs of one trace have several target policies, each is an
+algorithm of its own: `dqn.exploration` is DQN towards the exploring policy.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from offtrace.agent.telemetry import Report
+from offtrace.experiments.exact import anchors
+from offtrace.experiments.ladder import ladder_comparison
 from offtrace.experiments.store import StoredRun
-from offtrace.scores import Comparison, Key, area_under_curve, run_score
-from offtrace.scores.comparison import BASELINES, Stretch
+from offtrace.scores import Comparison, Key, area_under_curve, is_baseline, run_score
+from offtrace.scores.comparison import Stretch
+from offtrace.scores.layout import in_order
 
+VARIANTS = ("target_policy", "double", "target_epsilon")
+"""Fields of a spec that make another algorithm of the same trace."""
 CELL = ("env", "trace", "lambda_", "seed")
 
 
@@ -27,6 +35,10 @@ class Study:
     comparison: Comparison
     runs: tuple[StoredRun, ...]
     """Of every status; only those that are done are compared."""
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    """The algorithm of each run, by fingerprint."""
+    ladder: Comparison | None = None
+    """The rungs from DQN to Retrace, where their runs are there."""
 
     @property
     def num_by_status(self) -> Mapping[str, int]:
@@ -34,57 +46,90 @@ class Study:
 
     def curves(self, lambda_: float) -> dict[str, dict[str, list[tuple[Report, ...]]]]:
         """Reports of runs that are done at this λ, by game and algorithm; baselines are at every λ."""
-        found: dict[str, dict[str, list[tuple[Report, ...]]]] = {}
+        found: dict[Key, list[tuple[Report, ...]]] = {}
+        for run in self.runs:
+            if run.status == "done":
+                found.setdefault(_key(run, self.algorithms), []).append(run.reports)
+        by_game: dict[str, dict[str, list[tuple[Report, ...]]]] = {}
         for game in self.comparison.games:
             for algorithm in self.comparison.algorithms:
-                key = Key(game, algorithm, 0.0 if algorithm in BASELINES else lambda_)
-                reports = [run.reports for run in self.runs if run.status == "done" and _key(run) == key]
+                key = Key(game, algorithm, 0.0 if is_baseline(algorithm) else lambda_)
+                reports = found.get(self.comparison.copies.get(key, key))
                 if reports:
-                    found.setdefault(game, {})[algorithm] = reports
-        return found
+                    by_game.setdefault(game, {})[algorithm] = reports
+        return by_game
 
 
 def studies(runs: Sequence[StoredRun]) -> list[Study]:
     """By suite, and by whatever else differs."""
-    varied = _varied_fields(runs)
+    algorithms = _algorithms(runs)
+    varied = _varied_fields(runs, algorithms)
     groups: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
         variant = ", ".join(f"{name.rstrip('_')} {_shown(run.spec[name])}" for name in varied if name in run.spec)
         groups.setdefault((_suite(run.spec["env"]), variant), []).append(run)
-    return [
-        Study(_comparison(suite + (variant and f", {variant}"), group), tuple(group))
-        for (suite, variant), group in sorted(groups.items())
-    ]
+    found = []
+    for (suite, variant), group in sorted(groups.items()):
+        name = TITLES.get(suite, suite) + (variant and f", {variant}")
+        comparison = _comparison(name, group, algorithms)
+        done = [run for run in group if run.status == "done"]
+        scored = {run.fingerprint: scores(run) for run in done}
+        ladder = ladder_comparison(name, done, scored, _anchors(done))
+        found.append(Study(comparison, tuple(group), algorithms, ladder))
+    return found
 
 
-def _comparison(name: str, runs: Sequence[StoredRun]) -> Comparison:
-    found: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "early": {}, "area": {}}
+TITLES = {"mdp": "The small world", "minatar": "MinAtar", "atari": "Atari", "pocket": "Pocket games"}
+"""Of suites, for people."""
+
+
+def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> Comparison:
+    found: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "evaluation": {}, "early": {}, "area": {}}
+    seeds: dict[Stretch, dict[Key, list[int]]] = {stretch: {} for stretch in found}
     done = [run for run in runs if run.status == "done"]
     silent, exploring = [], 0
     for run in done:
-        values = scores(run)
         exploring += _still_explores_early(run)
-        for stretch, value in values.items():
+        for stretch, value in scores(run).items():
+            key = _key(run, algorithms)
             if value is not None:
-                found[stretch].setdefault(_key(run), []).append(value)
+                found[stretch].setdefault(key, []).append(value)
+                seeds[stretch].setdefault(key, []).append(int(run.spec["seed"]))
             elif stretch == "final":
                 silent.append(run)
+    left_out = _incomplete_variants(found["final"])
+    for stretch in found:
+        found[stretch] = {key: values for key, values in found[stretch].items() if key.algorithm not in left_out}
+        seeds[stretch] = {key: values for key, values in seeds[stretch].items() if key.algorithm not in left_out}
     notes = [*_differences(done)]
     if silent:
         first = ", ".join(str(silent[0].spec[name]) for name in CELL)
         notes.append(f"{len(silent)} runs count for nothing, as their last tenth has no finite return ({first}, …).")
     if exploring:
         notes.append(f"{exploring} runs have no early score: ε was still falling then, so they played at random.")
-    return Comparison(name, found, notes=tuple(notes))
+    return Comparison(
+        name,
+        found,
+        seeds=seeds,
+        copies=_copies(found["final"]),
+        anchors=_anchors(done),
+        notes=tuple(notes),
+    )
 
 
 def scores(run: StoredRun) -> dict[Stretch, float | None]:
-    """Its early and final score and its area; None where no episode ended, or a return was not finite."""
+    """The scores of a run; None where no episode ended, or a return was not finite.
+
+    `final` and `early` are training returns, under exploration; `evaluation` is the mean return at ε ≈ 0 at its end.
+    """
+    evaluation = None
+    if run.returns and np.isfinite(run.returns).all():
+        evaluation = float(np.mean(run.returns))
     reports = [report for report in run.reports if report.tick]
     known = [report for report in reports if report.num_episodes and np.isfinite(report.episode_return)]
     broken = any(report.num_episodes and not np.isfinite(report.episode_return) for report in reports)
     if not known or broken:
-        return {"final": None, "early": None, "area": None}
+        return {"final": None, "evaluation": evaluation, "early": None, "area": None}
     columns: dict[str, Any] = {
         "steps": [report.num_steps for report in reports],
         "returns": [report.episode_return for report in reports],
@@ -93,9 +138,73 @@ def scores(run: StoredRun) -> dict[Stretch, float | None]:
     points = {"steps": [r.num_steps for r in known], "returns": [r.episode_return for r in known]}
     return {
         "final": run_score(**columns).value,
+        "evaluation": evaluation,
         "early": None if _still_explores_early(run) else run_score(**columns, end="first").value,
         "area": area_under_curve(**points) if len(known) > 1 else None,
     }
+
+
+# -- what belongs together -----------------------------------------------------------------------------------
+
+
+def _algorithms(runs: Sequence[StoredRun]) -> dict[str, str]:
+    """Of each run, by fingerprint: its trace, and where a trace has several target policies, which one."""
+    targets: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+    for run in runs:
+        cell = tuple(run.spec.get(name) for name in CELL[:-1])
+        targets.setdefault(cell, set()).add(tuple(run.spec.get(name) for name in VARIANTS))
+    several = {cell[1] for cell, found in targets.items() if len(found) > 1}
+    names = {}
+    for run in runs:
+        trace = str(run.spec["trace"])
+        names[run.fingerprint] = trace + _suffix(run.spec) if trace in several else trace
+    return names
+
+
+def _suffix(spec: Mapping[str, Any]) -> str:
+    """What is not as usual: DQN's target is greedy and single, that of the others explores and is double."""
+    is_dqn = spec["trace"] == "dqn"
+    parts = []
+    if spec.get("target_policy") != ("greedy" if is_dqn else "exploration"):
+        parts.append(str(spec.get("target_policy")))
+    if spec.get("double") is is_dqn:
+        parts.append("double" if is_dqn else "single")
+    return "".join(f".{part}" for part in parts)
+
+
+def _incomplete_variants(final: Mapping[Key, Any]) -> set[str]:
+    """Variants that were not run at every λ; they are rungs of the ladder, and part of no other table."""
+    lambdas: dict[str, set[float]] = {}
+    for key in final:
+        lambdas.setdefault(key.algorithm, set()).add(key.lambda_)
+    plain = [found for name, found in lambdas.items() if "." not in name and not is_baseline(name)]
+    wanted = set().union(*plain) - {0.0} if plain else set()
+    return {name for name, found in lambdas.items() if "." in name and not is_baseline(name) and not wanted <= found}
+
+
+def _copies(final: Mapping[Key, Any]) -> dict[Key, Key]:
+    """At λ = 0 all traces are one algorithm, and one of them is run for all."""
+    found: dict[Key, Key] = {}
+    with_lambda = in_order({key.algorithm for key in final if not is_baseline(key.algorithm)})
+    for game in {key.game for key in final}:
+        sources: dict[str, Key] = {}
+        for name in with_lambda:
+            key, variant = Key(game, name, 0.0), name.partition(".")[2]
+            if key in final:
+                sources.setdefault(variant, key)
+        for name in with_lambda:
+            key, source = Key(game, name, 0.0), sources.get(name.partition(".")[2])
+            if source is not None and source != key:
+                found[key] = source
+    return found
+
+
+def _anchors(runs: Sequence[StoredRun]) -> dict[str, tuple[float, float]] | None:
+    """An exact scale, where every game is an MDP that is known here."""
+    specs = {_game(run.spec["env"]): run.spec for run in runs}
+    found = {game: anchors(spec["env"], spec.get("options", {})) for game, spec in specs.items()}
+    known = {game: ends for game, ends in found.items() if ends is not None}
+    return known if known and len(known) == len(found) else None
 
 
 def _still_explores_early(run: StoredRun) -> bool:
@@ -116,9 +225,9 @@ def _differences(runs: Sequence[StoredRun]) -> list[str]:
     return notes
 
 
-def _key(run: StoredRun) -> Key:
-    trace = run.spec["trace"]
-    return Key(_game(run.spec["env"]), trace, 0.0 if trace in BASELINES else float(run.spec["lambda_"]))
+def _key(run: StoredRun, algorithms: Mapping[str, str]) -> Key:
+    name = algorithms.get(run.fingerprint, str(run.spec["trace"]))
+    return Key(_game(run.spec["env"]), name, 0.0 if is_baseline(name) else float(run.spec["lambda_"]))
 
 
 def _suite(env: str) -> str:
@@ -129,12 +238,12 @@ def _game(env: str) -> str:
     return env.partition("/")[2] or env
 
 
-def _varied_fields(runs: Sequence[StoredRun]) -> list[str]:
+def _varied_fields(runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> list[str]:
     """Fields in which runs of one cell differ, the seed aside."""
     first: dict[tuple[Any, ...], dict[str, Any]] = {}
     varied: dict[str, None] = {}
     for run in runs:
-        cell = tuple(run.spec.get(name) for name in CELL[:-1])
+        cell = run.spec["env"], algorithms[run.fingerprint], run.spec["lambda_"]
         other = first.setdefault(cell, run.spec)
         for name in sorted(set(run.spec) | set(other)):
             if name not in CELL and run.spec.get(name) != other.get(name):

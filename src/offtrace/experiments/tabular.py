@@ -1,8 +1,11 @@
 """The paper's comparison in the tabular world: Eq. 7 on twenty small MDPs, every λ, every seed, in seconds.
 
 The behaviour explores far more (ε = 0.5) than the target policy (ε = 0.1), so the data are off-policy, and stay so. A
-run's score is the mean discounted return that its behaviour earned; step sizes are chosen, one for each algorithm, on
-seeds that are not used afterwards.
+run has two scores: the mean discounted return that its behaviour earned while it learned, and the expected return of
+the greedy policy of its last Q, computed exactly. Step sizes are chosen, one for each algorithm, on seeds that are
+not used afterwards.
+
+The small world of `offtrace.mdp.small_world` is a study of its own, on the exact scale from random to optimal play.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,8 +15,9 @@ from types import MappingProxyType
 import numpy as np
 
 from offtrace import mdp as mdps
-from offtrace import online
-from offtrace.mdp import FiniteMDP
+from offtrace import online, policies
+from offtrace.experiments.exact import discounted_anchors, expected_returns, returns_of
+from offtrace.mdp import SMALL_WORLD, FiniteMDP
 from offtrace.scores import Comparison, Key
 
 ALGORITHMS = {"retrace": "retrace", "tree_backup": "tree_backup", "q_lambda": "q_lambda"}
@@ -45,23 +49,28 @@ def _games() -> dict[str, Callable[[], FiniteMDP]]:
     return games
 
 
-GAMES: Mapping[str, Callable[[], FiniteMDP]] = MappingProxyType(_games())
+TWENTY = tuple(_games())
 """Four bifurcated grids, three chains, two cliffs, four maps, seven random MDPs (γ = 0.9, without ends)."""
+GAMES: Mapping[str, Callable[[], FiniteMDP]] = MappingProxyType({**_games(), **SMALL_WORLD})
+"""Those, and the small world."""
 
 
 @dataclass(frozen=True)
 class TabularStudy:
     """What is run."""
 
-    games: tuple[str, ...] = tuple(GAMES)
+    games: tuple[str, ...] = TWENTY
     lambdas: tuple[float, ...] = LAMBDAS
     step_sizes: tuple[float, ...] = (0.05, 0.1, 0.2)
     num_tuning_seeds: int = 4
-    num_seeds: int = 10
+    num_seeds: int = 16
+    first_seed: int = 0
     num_episodes: int = 200
     max_steps: int = 100
     behaviour_epsilon: float = 0.5
     target_epsilon: float = 0.1
+    exact: bool = False
+    """Scores are on the exact scale: 0 is random play, 1 the optimal policy."""
 
     def __post_init__(self) -> None:
         unknown = set(self.games) - set(GAMES)
@@ -79,31 +88,48 @@ class TabularResults:
 
     study: TabularStudy
     runs: np.ndarray
+    """What the behaviour earned."""
     chosen: dict[str, float]
     num_diverged: dict[str, int]
     """Runs, of all, whose Q was no longer finite; they score as the worst of their game."""
+    evaluations: np.ndarray
+    """The expected return of the greedy policy at the end."""
 
     def comparison(self) -> Comparison:
-        """All runs, and those at λ = 0 once more as the baseline; a seed pairs what it was used for."""
-        runs: dict[Key, list[float]] = {}
+        """All runs. Those at λ = 0 are one algorithm, and the baseline; a seed pairs what it was used for."""
+        earned: dict[Key, list[float]] = {}
+        evaluated: dict[Key, list[float]] = {}
+        copies: dict[Key, Key] = {}
         for g, game in enumerate(self.study.games):
-            runs[Key(game, "one_step", 0.0)] = self.runs[g, 0, 0].tolist()
+            one_step = Key(game, next(iter(ALGORITHMS)), 0.0)
+            copies[Key(game, "one_step", 0.0)] = one_step
             for a, name in enumerate(ALGORITHMS):
                 for i, lambda_ in enumerate(self.study.lambdas):
-                    runs[Key(game, name, lambda_)] = self.runs[g, a, i].tolist()
+                    key = Key(game, name, lambda_)
+                    if lambda_ == 0 and key != one_step:
+                        copies[key] = one_step
+                        continue
+                    earned[key] = self.runs[g, a, i].tolist()
+                    evaluated[key] = self.evaluations[g, a, i].tolist()
+        anchors = None
+        if self.study.exact:
+            anchors = dict.fromkeys(self.study.games, (0.0, 1.0))
         num_diverged = sum(self.num_diverged.values())
         notes = (
             f"Tabular learning by Eq. 7, off-policy (ε {self.study.behaviour_epsilon:g} against "
-            f"{self.study.target_epsilon:g}), {self.study.num_episodes} episodes. A run's score is the mean "
-            "discounted return that its behaviour earned. Step sizes were chosen on other seeds: "
-            + ", ".join(f"{size:g} for {name}" for name, size in self.chosen.items())
-            + ".",
+            f"{self.study.target_epsilon:g}), {self.study.num_episodes} episodes. Step sizes were chosen on other "
+            "seeds: " + ", ".join(f"{size:g} for {name}" for name, size in self.chosen.items()) + ".",
             f"{num_diverged} runs diverged, and count as the worst of their game." if num_diverged else "",
         )
+        name = f"{len(self.study.games)} small MDPs, in tables"
+        if self.study.exact:
+            name = "The small world, in tables"
         return Comparison(
-            f"{len(self.study.games)} small MDPs, in tables",
-            {"final": runs},
+            name,
+            {"final": earned, "evaluation": evaluated},
             paired=True,
+            copies=copies,
+            anchors=anchors,
             final_means="Mean discounted returns of the behaviour over a whole run.",
             notes=tuple(filter(None, notes)),
         )
@@ -112,11 +138,13 @@ class TabularResults:
 def run(study: TabularStudy | None = None, *, progress: Callable[[int, int], None] | None = None) -> TabularResults:
     """All runs; `progress(done, total)` is called after every game."""
     study = study or TabularStudy()
-    seeds = range(study.num_tuning_seeds + study.num_seeds)
-    earned, diverged = [], []
+    # tuning seeds come first; another block of seeds is tuned on others, too
+    seeds = range(study.first_seed, study.first_seed + study.num_tuning_seeds + study.num_seeds)
+    earned, evaluated, diverged = [], [], []
     for done, name in enumerate(study.games, start=1):
+        mdp = GAMES[name]()
         grid = online.sweep(
-            GAMES[name](),
+            mdp,
             traces=list(ALGORITHMS.values()),
             lambdas=study.lambdas,
             step_sizes=study.step_sizes,
@@ -126,27 +154,51 @@ def run(study: TabularStudy | None = None, *, progress: Callable[[int, int], Non
             num_episodes=study.num_episodes,
             max_steps=study.max_steps,
             record_every=study.num_episodes,
+            keep_q=True,
         )
         broken = grid.diverged_at >= 0
+        evaluation = _evaluation(mdp, grid.q, broken, study.max_steps)
         mean = grid.returns[..., -1]
-        worst = mean[~broken].min()
-        earned.append(np.where(broken, worst, mean))
+        if study.exact:
+            mean = _on_scale(mean, discounted_anchors(mdp))
+            evaluation = _on_scale(evaluation, expected_returns(mdp, study.max_steps))
+        earned.append(np.where(broken, mean[~broken].min(), mean))
+        evaluated.append(np.where(broken, evaluation[~broken].min(), evaluation))
         diverged.append(broken)
         if progress:
             progress(done, len(study.games))
-    return _chosen(study, np.stack(earned), np.stack(diverged))
+    return _chosen(study, np.stack(earned), np.stack(evaluated), np.stack(diverged))
 
 
-def _chosen(study: TabularStudy, earned: np.ndarray, diverged: np.ndarray) -> TabularResults:
+def _evaluation(mdp: FiniteMDP, q: np.ndarray | None, broken: np.ndarray, num_steps: int) -> np.ndarray:
+    """The expected return of the greedy policy of every Q (…, X, A); that of a diverged one counts for nothing."""
+    known = np.where(broken[..., None, None], 0.0, np.asarray(q))
+    greedy = policies.greedy(known.reshape(-1, *mdp.shape))
+    return returns_of(mdp, greedy, num_steps).reshape(broken.shape)
+
+
+def _on_scale(values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+    random, optimal = ends
+    return (values - random) / (optimal - random)
+
+
+def _chosen(study: TabularStudy, earned: np.ndarray, evaluated: np.ndarray, diverged: np.ndarray) -> TabularResults:
     """From (games, algorithms, λ, step sizes, seeds), the step size of each algorithm that was best in the tuning."""
     tuning, rest = earned[..., : study.num_tuning_seeds], earned[..., study.num_tuning_seeds :]
     by_size = _levels(tuning.reshape(*tuning.shape[:2], -1, tuning.shape[-1]))
-    best = by_size.mean((0, 3)).reshape(len(ALGORITHMS), len(study.lambdas), -1).mean(1).argmax(-1)
-    runs = np.stack([rest[:, i, :, size] for i, size in enumerate(best)], axis=1)
+    by_size = by_size.mean((0, 3)).reshape(len(ALGORITHMS), len(study.lambdas), -1)
+    best = by_size[:, 1:].mean(1).argmax(-1)
+    one_step = int(by_size[0, 0].argmax())  # λ = 0 is one algorithm, and is tuned by itself
+    runs, evaluations = (
+        np.stack([values[:, i, :, size] for i, size in enumerate(best)], axis=1)
+        for values in (rest, evaluated[..., study.num_tuning_seeds :])
+    )
+    runs[:, :, 0] = rest[:, :1, 0, one_step]
+    evaluations[:, :, 0] = evaluated[:, :1, 0, one_step, study.num_tuning_seeds :]
     broken = diverged[..., study.num_tuning_seeds :]
     counts = {name: int(broken[:, i, :, best[i]].sum()) for i, name in enumerate(ALGORITHMS)}
     chosen = {name: study.step_sizes[best[i]] for i, name in enumerate(ALGORITHMS)}
-    return TabularResults(study, runs, chosen, counts)
+    return TabularResults(study, runs, chosen, counts, evaluations)
 
 
 def _levels(runs: np.ndarray) -> np.ndarray:

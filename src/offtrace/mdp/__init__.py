@@ -8,10 +8,12 @@ from offtrace.mdp.data import CountedMDP, from_data
 from offtrace.mdp.finite import FiniteMDP
 from offtrace.mdp.grids import bifurcated_grid, cliff_walking, grid_world
 from offtrace.mdp.gymnasium import from_dictionary, from_gymnasium, icu_sepsis
+from offtrace.mdp.small_world import SMALL_WORLD
 from offtrace.mdp.textbook import baird_star, chain, episodic, garnet, random_walk
 
 __all__ = [
     "MDPS",
+    "SMALL_WORLD",
     "CountedMDP",
     "FiniteMDP",
     "baird_star",
@@ -39,6 +41,7 @@ MDPS: Mapping[str, Callable[..., FiniteMDP]] = MappingProxyType(
         "grid_world": grid_world,
         "icu_sepsis": icu_sepsis,
         "random_walk": random_walk,
+        **SMALL_WORLD,
     }
 )
 """By name. Each can be called with nothing, and takes `gamma=` and its other arguments as keywords."""

@@ -3,9 +3,14 @@
 `score_distribution_chart` and `average_by_lambda_chart` draw plain numbers; `offtrace.report.comparisons` draws what
 a `Comparison` holds with them. Algorithms keep their names and colours from chart to chart. Names are data: they are
 values of a chart's rows, never its fields, and what is too long for its place is cut short.
+
+No mark leaves the frame, whatever the data are: what is beyond an axis is drawn at its edge, and its tooltip has the
+value itself.
 """
 
+import math
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -16,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from offtrace.report.names import NAMES, named
 from offtrace.scores import average_scores, distribution_steps
-from offtrace.scores.comparison import BASELINES
+from offtrace.scores.comparison import is_baseline
 
 try:
     import altair as alt
@@ -38,13 +43,13 @@ __all__ = [
 FORMATS = ("png", "svg", "pdf")
 WIDTH, HEIGHT = 540, 340
 LABEL_SIZE, LABEL_WIDTH = 14, 170
-LABEL_GAP = 1.3 * LABEL_SIZE / HEIGHT
+LABEL_GAP = 1.45 * LABEL_SIZE / HEIGHT
 """Between names right of the lines, as a share of the chart's height."""
 TITLE_LENGTH, SUBTITLE_LENGTH = 68, 104
 """Characters in a line of them: longer ones go on in the next."""
 LONGEST_WORD = 48
-TICK_GAP = 36 / WIDTH
-"""Between λs that are written, as a share of the chart's width."""
+TICK_GAP = 36
+"""Pixels between λs that are written."""
 DODGE = 7 / WIDTH
 """Between the interval bars at one λ, as a share of the chart's width."""
 
@@ -81,8 +86,8 @@ def score_distribution_chart(
     # f is constant up to and including a score and drops after it: "step-before" draws just that.
     mark = alt.MarkDef(type="line", interpolate="step-before", strokeWidth=2.5)
     lines = alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
-        x=x.scale(domain=[0, 1]).axis(tickCount=5),
-        y=y.scale(domain=[0, 1]),
+        x=x.scale(domain=[0, 1], clamp=True).axis(tickCount=5),
+        y=y.scale(domain=[0, 1], clamp=True),
         color=colour(algorithms),
         strokeDash=dash(algorithms),
         tooltip=tips(algorithm="algorithm", score="score x", fraction="games with score ≥ x"),
@@ -107,7 +112,8 @@ def average_by_lambda_chart(
     """The average inter-algorithm score of every algorithm at every λ (App. F, Fig. 2).
 
     Shapes: `averages` (lambdas, algorithms) in [0, 1], `lambdas` (lambdas,), increasing; `low` and `high`, the ends
-    of intervals, as `averages`. With intervals, what stands at one λ is drawn side by side.
+    of intervals, as `averages`. With intervals, what stands at one λ is drawn side by side. Bars that go beyond
+    [0, 1] end at the edge; those without finite ends are left out.
 
     Points on one vertical compare; points along one line do not (each λ is normalised within itself), which
     is why the lines are faint.
@@ -144,12 +150,16 @@ def average_by_lambda_chart(
         for lambda_, average in zip(lambdas.tolist(), column, strict=True)
     ]
     shown = {"algorithm": "algorithm", "lambda": "λ", "average": y_title}
-    layers = []
-    x, y = lambda_axis(lambdas.tolist(), "at", room=float(places[-1])), alt.Y("average:Q", title=y_title)
-    y, paint = y.scale(domain=[0, 1]).axis(tickCount=5), colour(algorithms)
+    layers, barred = [], []
+    room = float(places[-1]) + DODGE * float(np.ptp(lambdas))
+    x, y = lambda_axis(lambdas.tolist(), "at", room=room), alt.Y("average:Q", title=y_title)
+    y, paint = y.scale(domain=[0, 1], clamp=True).axis(tickCount=5), colour(algorithms)
     if ends is not None:
         for row, lower, upper in zip(rows, ends[0].T.ravel().tolist(), ends[1].T.ravel().tolist(), strict=True):
-            row |= {"low": lower, "high": upper}
+            if math.isfinite(lower) and math.isfinite(upper):
+                row |= {"low": lower, "high": upper}
+                barred.append(row)
+    if len(barred) == len(rows):
         shown |= {"low": "from", "high": "to"}
     data = alt.InlineData(values=rows)
     layers.append(
@@ -162,9 +172,11 @@ def average_by_lambda_chart(
             x=x, y=y, color=paint, tooltip=tips(**shown)
         )
     )
-    if ends is not None:
+    if barred:
         bars = alt.MarkDef(type="rule", strokeWidth=2, opacity=0.75)
-        layers.append(alt.Chart(data, mark=bars).encode(x="at:Q", y="low:Q", y2="high:Q", color=paint))
+        layers.append(
+            alt.Chart(alt.InlineData(values=barred), mark=bars).encode(x="at:Q", y="low:Q", y2="high:Q", color=paint)
+        )
     last = float(lambdas[-1] + places[-1])
     labels = end_labels(dict(zip(algorithms, averages[-1].tolist(), strict=True)), x=last)
     return finished(*layers, labels, title=title, subtitle=subtitle)
@@ -200,7 +212,7 @@ def colour(algorithms: Sequence[str]) -> alt.Color:
 
 
 def dash(algorithms: Sequence[str]) -> alt.StrokeDash:
-    dashes = [[6, 3] if a in BASELINES else [1, 0] for a in algorithms]
+    dashes = [[6, 3] if is_baseline(a) else [1, 0] for a in algorithms]
     return alt.StrokeDash("algorithm:N", legend=None).scale(domain=[named(a) for a in algorithms], range=dashes)
 
 
@@ -214,7 +226,7 @@ def tips(**titles: str) -> list[alt.Tooltip]:
     ]
 
 
-def lambda_axis(lambdas: Sequence[float], field: str = "lambda", *, room: float = 0.0) -> alt.X:
+def lambda_axis(lambdas: Sequence[float], field: str = "lambda", *, room: float = 0.0, width: int = WIDTH) -> alt.X:
     """A tick for each λ, and `room` on both sides; where there is one λ it is in the middle.
 
     Of ticks that would overlap the larger λ has its own.
@@ -222,10 +234,44 @@ def lambda_axis(lambdas: Sequence[float], field: str = "lambda", *, room: float 
     room = room if len(lambdas) > 1 else max(room, 0.5)
     ticks: list[float] = []
     for lambda_ in reversed(lambdas):
-        if not ticks or ticks[-1] - lambda_ >= TICK_GAP * (lambdas[-1] - lambdas[0]):
+        if not ticks or ticks[-1] - lambda_ >= TICK_GAP / width * (lambdas[-1] - lambdas[0]):
             ticks.append(lambda_)
-    x = alt.X(f"{field}:Q", title="λ").axis(values=ticks[::-1], format="~g", labelOverlap=False)
+    x = alt.X(f"{field}:Q", title="λ").axis(values=ticks[::-1], format=".6~g", labelOverlap=False)
     return x.scale(domain=[lambdas[0] - room, lambdas[-1] + room], nice=False)
+
+
+def number_format(domain: tuple[float, float]) -> str:
+    """How numbers are written along an axis: short ones however large or small they are.
+
+    >>> number_format((0.0, 500.0)), number_format((0.0, 2e6)), number_format((0.0, 1e9))
+    (',.6~g', '.4~s', '.4~g')
+    """
+    largest = max(map(abs, domain))
+    if 1e-4 <= largest < 1e5:
+        return ",.6~g"
+    if 1e5 <= largest < 1e9:
+        return ".4~s"
+    return ".4~g"
+
+
+def roomy(low: float, high: float) -> tuple[float, float]:
+    """The domain of an axis for values from `low` to `high`: a little more, and a tenth around what is constant."""
+    largest = max(abs(low), abs(high))
+    if high - low <= 1e-3 * largest or not largest:
+        middle, room = (low + high) / 2, 0.1 * largest or 0.1
+        return middle - room, middle + room
+    room = 0.04 * (high - low)
+    return low - room, high + room
+
+
+def lone_points(rows: Rows, x: alt.X, y: alt.Y, paint: alt.Color, shown: list[alt.Tooltip]) -> list[alt.Chart]:
+    """Points for algorithms of which only one is known: a line through it cannot be seen."""
+    counts = Counter(row["algorithm"] for row in rows)
+    lone = [row for row in rows if counts[row["algorithm"]] == 1]
+    if not lone:
+        return []
+    mark = alt.MarkDef(type="circle", size=60, opacity=1)
+    return [alt.Chart(alt.InlineData(values=lone), mark=mark).encode(x=x, y=y, color=paint, tooltip=shown)]
 
 
 def end_labels(
@@ -235,19 +281,22 @@ def end_labels(
     domain: tuple[float, float] = (0.0, 1.0),
     algorithms: Sequence[str] = (),
     merit: Mapping[str, float] | None = None,
+    height: int = HEIGHT,
 ) -> alt.Chart:
     """The algorithms' names right of where their lines end, moved apart where they would overlap.
 
-    `domain` is that of the y axis; `algorithms` are all that are drawn, if some have no end. Of lines that end at one
-    height the better by `merit` is named above, else the earlier.
+    `domain` is that of the y axis, of a chart that is `height` pixels high; `algorithms` are all that are drawn, if
+    some have no end. Of lines that end at one height the better by `merit` is named above, else the earlier. Names
+    are smaller where they are too many.
     """
     bottom, top = domain
-    gap = min(LABEL_GAP, 1 / max(len(ends) - 1, 1)) * (top - bottom)
+    share = min(LABEL_GAP * HEIGHT / height, 1 / max(len(ends) - 1, 1))
+    gap = share * (top - bottom)
     order = sorted(reversed(list(ends)), key=lambda name: (ends[name], merit[name] if merit else 0.0))
     placed: dict[str, float] = {}
     lowest = bottom
     for name in order:
-        placed[name] = max(ends[name], lowest)
+        placed[name] = max(min(ends[name], top), lowest)
         lowest = placed[name] + gap
     highest = top
     for name in reversed(order):
@@ -259,7 +308,7 @@ def end_labels(
         align="left",
         baseline="middle",
         dx=10,
-        fontSize=LABEL_SIZE,
+        fontSize=min(LABEL_SIZE, round(share * height / 1.3)),
         fontWeight="bold",
         limit=LABEL_WIDTH,
     )
@@ -273,7 +322,7 @@ def end_labels(
 
 
 def finished(
-    *layers: alt.Chart, title: str, subtitle: str | Sequence[str], width: int = WIDTH, height: int = HEIGHT
+    *layers: alt.Chart, title: str, subtitle: str | Sequence[str], width: float = WIDTH, height: float = HEIGHT
 ) -> alt.LayerChart:
     """The layers as one picture, with the title and the axes that all charts have."""
     lines = [subtitle] if isinstance(subtitle, str) else list(subtitle)

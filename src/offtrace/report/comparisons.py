@@ -4,7 +4,7 @@ The published numbers and new ones are drawn by the same functions. What cannot 
 no game has runs of every algorithm, say, or averages were printed without the runs behind them.
 """
 
-from collections.abc import Sequence
+import math
 
 import numpy as np
 
@@ -21,26 +21,30 @@ from offtrace.report.charts import (
 )
 from offtrace.report.names import counted, named
 from offtrace.report.tables import known_averages
-from offtrace.scores import Averages, Comparison, inter_algorithm_scores, normalised, performance_profile
-from offtrace.scores.comparison import BASELINES, LEVEL, Array, Stretch, Table
+from offtrace.scores import Averages, Comparison, inter_algorithm_scores, performance_profile
+from offtrace.scores.comparison import LEVEL, Stretch, Table, is_baseline
 
-WHEN = {"final": "final scores", "early": "early scores", "area": "areas under learning curves"}
+WHEN = {
+    "final": "final training scores",
+    "evaluation": "evaluations at ε ≈ 0",
+    "early": "early training scores",
+    "area": "areas under learning curves",
+}
 MEANS = {
+    "evaluation": "Evaluation: the mean return at ε ≈ 0 at the end of a run.",
     "early": "Early: mean returns over the first tenth of a run.",
     "area": "The mean height of a run's learning curve.",
 }
-NUM_THRESHOLDS = 121
-BEYOND = 0.5
-"""How far the profile's axis goes at most beyond 0 and 1, as single runs do."""
+NUM_THRESHOLDS = 101
 
 
 def score_distribution(comparison: Comparison, lambda_: float, stretch: Stretch = "final") -> alt.LayerChart:
-    """Figure 1 at one λ: its left half with `early` scores, its right half with `final` ones."""
+    """Figure 1 at one λ: its left half with `early` scores, its right half with `final` ones, or evaluations."""
     table = _table(comparison, lambda_, stretch)
     return score_distribution_chart(
         inter_algorithm_scores(table.values),
         algorithms=table.algorithms,
-        title=f"Score distribution of {WHEN[stretch]}: {comparison.name}",
+        title=f"Score distribution of {'final scores' if comparison.printed else WHEN[stretch]}: {comparison.name}",
         subtitle=(
             "Share of games on which an algorithm's score is at least x; roughly, a higher curve is better.",
             f"{_what(comparison, table, lambda_)}. {_source(comparison, stretch)}",
@@ -48,14 +52,14 @@ def score_distribution(comparison: Comparison, lambda_: float, stretch: Stretch 
     )
 
 
-def average_by_lambda(comparison: Comparison) -> alt.LayerChart:
+def average_by_lambda(comparison: Comparison, stretch: Stretch = "final") -> alt.LayerChart:
     """Figure 2: the average inter-algorithm score at every λ, with intervals where there are some."""
-    averages = known_averages(comparison, "score")
+    averages = known_averages(comparison, "score", stretch)
     return average_by_lambda_chart(
         np.clip(averages.value, 0, 1),
         lambdas=averages.lambdas,
         algorithms=averages.algorithms,
-        title=f"Average score by λ: {comparison.name}",
+        title=f"Average score by λ{'' if comparison.printed else f', {WHEN[stretch]}'}: {comparison.name}",
         subtitle=(
             "Compare within one λ only: each λ has its own worst (0) and best (1), and its own scale.",
             f"{_over(comparison, averages)} {_intervals(averages, comparison, 'Bars, side by side')}",
@@ -65,9 +69,9 @@ def average_by_lambda(comparison: Comparison) -> alt.LayerChart:
     )
 
 
-def sensitivity(comparison: Comparison) -> alt.LayerChart:
+def sensitivity(comparison: Comparison, stretch: Stretch = "final") -> alt.LayerChart:
     """The level of every algorithm against λ, on one scale for all λ; baselines, which have no λ, are level lines."""
-    averages = known_averages(comparison, "level")
+    averages = known_averages(comparison, "level", stretch)
     if len(averages.lambdas) < 2:
         raise ValueError(f"`comparison` must have runs at 2 λ or more to compare them; got {list(averages.lambdas)}.")
     rows = [
@@ -76,21 +80,26 @@ def sensitivity(comparison: Comparison) -> alt.LayerChart:
         for i, lambda_ in enumerate(averages.lambdas)
     ]
     x, paint = lambda_axis(averages.lambdas), colour(averages.algorithms)
-    y = alt.Y("level:Q", title="average level").scale(domain=[0, 1]).axis(tickCount=5)
+    y = alt.Y("level:Q", title="average level").scale(domain=[0, 1], clamp=True).axis(tickCount=5)
     shown = {"algorithm": "algorithm", "lambda": "λ", "level": "average level"}
     layers, data = [], alt.InlineData(values=rows)
-    if averages.low is not None:
-        shown |= {"low": "from", "high": "to"}
+    banded = [row for row in rows if "low" in row]
+    if banded:
         band = alt.MarkDef(type="area", opacity=0.14)
         layers.append(
-            alt.Chart(data, mark=band).encode(x=x, y=alt.Y("low:Q", title="average level"), y2="high:Q", color=paint)
+            alt.Chart(alt.InlineData(values=banded), mark=band).encode(
+                x=x, y=alt.Y("low:Q", title="average level"), y2="high:Q", color=paint
+            )
         )
+    if len(banded) == len(rows):
+        shown |= {"low": "from", "high": "to"}
     layers.append(
         alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=2.5)).encode(
             x=x, y=y, color=paint, strokeDash=dash(averages.algorithms)
         )
     )
-    with_lambda = [row for row in rows if row["algorithm"] not in map(named, BASELINES)]
+    level = {named(name) for name in averages.algorithms if is_baseline(name)}
+    with_lambda = [row for row in rows if row["algorithm"] not in level]
     if with_lambda:
         points = alt.InlineData(values=with_lambda)
         layers.append(
@@ -102,20 +111,19 @@ def sensitivity(comparison: Comparison) -> alt.LayerChart:
     return finished(
         *layers,
         end_labels(ends, x=averages.lambdas[-1]),
-        title=f"How much the choice of λ matters: {comparison.name}",
+        title=f"How much the choice of λ matters, {WHEN[stretch]}: {comparison.name}",
         subtitle=(
-            "Level: 0 is the worst and 1 the best mean of a game over algorithms and λ; all points compare.",
+            scale_words(comparison),
             f"{_over(comparison, averages)} {_intervals(averages, comparison, 'Bands')}",
         ),
     )
 
 
-def profile(comparison: Comparison, lambda_: float) -> alt.LayerChart:
+def profile(comparison: Comparison, lambda_: float, stretch: Stretch = "final") -> alt.LayerChart:
     """Performance profiles: the share of runs above every score, with bands that hold at each score by itself."""
-    table = _table(comparison, lambda_, "final")
-    z = normalised({a: {g: comparison.cell(g, a, lambda_) for g in table.games} for a in table.algorithms})
-    low, high = _range([values for games in z.values() for values in games.values()])
-    thresholds = np.union1d(np.linspace(low, high, NUM_THRESHOLDS), [0.0, 1.0])
+    table = _table(comparison, lambda_, stretch)
+    z = comparison.run_scores(lambda_, stretch)
+    thresholds = np.linspace(0.0, 1.0, NUM_THRESHOLDS)
     rows, ends, merit, reason = [], {}, {}, None
     for name, scores in z.items():
         found = performance_profile(scores, thresholds, rng=np.random.default_rng(0))
@@ -127,8 +135,8 @@ def profile(comparison: Comparison, lambda_: float) -> alt.LayerChart:
                 row |= {"low": float(found.low[i]), "high": float(found.high[i])}
             rows.append(row)
     x = alt.X("score:Q", title="score τ of a run (0 = worst, 1 = best of the algorithms' means)")
-    x = x.scale(domain=[low, high], nice=False).axis(tickCount=7)
-    y = alt.Y("share:Q", title="runs with score > τ").scale(domain=[0, 1]).axis(format=".0%", tickCount=5)
+    x = x.scale(domain=[0, 1], nice=False, clamp=True).axis(tickCount=5)
+    y = alt.Y("share:Q", title="runs with score > τ").scale(domain=[0, 1], clamp=True).axis(format=".0%", tickCount=5)
     paint, data, layers = colour(table.algorithms), alt.InlineData(values=rows), []
     banded = [row for row in rows if "low" in row]
     if banded:
@@ -149,16 +157,23 @@ def profile(comparison: Comparison, lambda_: float) -> alt.LayerChart:
     return finished(
         *layers,
         lines,
-        end_labels(ends, x=high, merit=merit),
-        title=f"Performance profiles: {comparison.name}",
+        end_labels(ends, x=1.0, merit=merit),
+        title=f"Performance profiles, {WHEN[stretch]}: {comparison.name}",
         subtitle=(
             "Share of runs whose score is above τ, every game counting alike; a higher curve is better.",
-            f"{_what(comparison, table, lambda_)}. {bands}",
+            f"{_what(comparison, table, lambda_)}. Runs beyond 0 and 1 count as 0 and 1. {bands}",
         ),
     )
 
 
 # -- what can be drawn, and what is said of it ---------------------------------------------------------------
+
+
+def scale_words(comparison: Comparison) -> str:
+    """What 0 and 1 of a level are."""
+    if comparison.anchors is not None:
+        return "0 is random play and 1 the optimal policy, exactly; all points compare."
+    return "Level: 0 is the worst and 1 the best mean of a game over algorithms and λ; all points compare."
 
 
 def _table(comparison: Comparison, lambda_: float, stretch: Stretch) -> Table:
@@ -174,9 +189,13 @@ def _table(comparison: Comparison, lambda_: float, stretch: Stretch) -> Table:
 
 
 def _ends(averages: Averages, i: int, a: int) -> dict[str, float]:
+    """The interval, where it is known."""
     if averages.low is None or averages.high is None:
         return {}
-    return {"low": float(averages.low[i, a]), "high": float(averages.high[i, a])}
+    low, high = float(averages.low[i, a]), float(averages.high[i, a])
+    if not math.isfinite(low) or not math.isfinite(high):
+        return {}
+    return {"low": low, "high": high}
 
 
 def _what(comparison: Comparison, table: Table, lambda_: float) -> str:
@@ -191,7 +210,9 @@ def _what(comparison: Comparison, table: Table, lambda_: float) -> str:
 def _source(comparison: Comparison, stretch: Stretch) -> str:
     if comparison.printed:
         return "Figure 1 of Munos et al. (2016), from the final scores in its Table 3."
-    return comparison.final_means if stretch == "final" else MEANS[stretch]
+    if stretch == "final":
+        return comparison.final_means
+    return MEANS[stretch]
 
 
 def _over(comparison: Comparison, averages: Averages) -> str:
@@ -204,13 +225,7 @@ def _over(comparison: Comparison, averages: Averages) -> str:
 
 def _intervals(averages: Averages, comparison: Comparison, what: str) -> str:
     if averages.low is not None:
-        return f"{what}: {LEVEL:.0%} bootstrap intervals over {comparison.unit}."
+        return f"{what}: {LEVEL:.0%} t intervals over {comparison.unit}."
     if comparison.printed:
         return ""
     return f"No intervals: {averages.reason}." if averages.reason else ""
-
-
-def _range(values: Sequence[Array]) -> tuple[float, float]:
-    """Of the axis: all runs, or most of them where single ones are far beyond 0 and 1."""
-    every = np.concatenate(list(values))
-    return max(-BEYOND, min(0.0, float(every.min()))), min(1 + BEYOND, max(1.0, float(every.max())))

@@ -8,15 +8,27 @@ import numpy as np
 
 from offtrace.agent.telemetry import Report
 from offtrace.experiments.results import Study
-from offtrace.report.charts import alt, colour, dash, end_labels, finished, tips
+from offtrace.report.charts import (
+    alt,
+    colour,
+    dash,
+    end_labels,
+    finished,
+    lone_points,
+    number_format,
+    roomy,
+    tips,
+)
 from offtrace.report.names import counted, named
-from offtrace.scores.comparison import BASELINES, LEVEL, Array
+from offtrace.scores.comparison import LEVEL, Array, is_baseline
 
 POINTS = 50
 """Stretches that a run is divided into; the returns of a stretch are averaged over its episodes."""
 FEWEST = 3
 """Runs that a bootstrap is of."""
 NUM_DRAWS = 1000
+LARGEST = 1e300
+"""What is larger is left out, as are infinite values and nan: sums of it are no longer finite."""
 
 Measure = Literal["c", "cut", "effective_length", "off_policy"]
 
@@ -65,9 +77,15 @@ MEASURES: Mapping[str, _Words] = {
 
 
 def learning_curves(
-    runs: Mapping[str, Sequence[Sequence[Report]]], *, title: str, subtitle: str | Sequence[str] = ()
+    runs: Mapping[str, Sequence[Sequence[Report]]],
+    *,
+    title: str,
+    subtitle: str | Sequence[str] = (),
+    evaluations: bool = False,
 ) -> alt.LayerChart:
     """Mean raw return of training episodes against environment steps, one line for each algorithm.
+
+    With `evaluations` it is the mean return of the evaluations on the way, at ε ≈ 0.
 
     `runs` has the reports of every run, by algorithm, as `Study.curves` gives them for a game. The band is the
     bootstrap interval of the mean over runs at each point by itself, the same every time; of fewer than three runs it
@@ -80,7 +98,7 @@ def learning_curves(
     size, unit = (1e6, "millions") if last >= 1e6 else (1e3, "thousands")
     rows, ends = [], {}
     for algorithm, group in runs.items():
-        curves = np.array([_stretches(reports, last) for reports in group])
+        curves = np.array([_stretches(reports, last, evaluations=evaluations) for reports in group])
         for i, (mean, low, high) in enumerate(_means(curves)):
             if math.isfinite(mean):
                 point = {"steps": (i + 1) * last / POINTS / size, "mean": mean, "low": low, "high": high}
@@ -89,9 +107,11 @@ def learning_curves(
                 ends[algorithm] = mean
     if not rows:
         raise ValueError("`runs` must have an episode that ended; got none: train for longer.")
-    domain = _domain(min(row["low"] for row in rows), max(row["high"] for row in rows))
-    x = alt.X("steps:Q", title=f"environment steps, {unit}").scale(domain=[0, last / size], nice=False)
-    y = alt.Y("mean:Q", title="return of an episode").scale(domain=domain, nice=False, zero=False)
+    domain, until = roomy(min(row["low"] for row in rows), max(row["high"] for row in rows)), last / size
+    x = alt.X("steps:Q", title=f"environment steps, {unit}").scale(domain=[0, until], nice=False, clamp=True)
+    x = x.axis(format=number_format((0.0, until)), tickCount=5)
+    y = alt.Y("mean:Q", title="return of an episode").scale(domain=domain, nice=False, zero=False, clamp=True)
+    y = y.axis(format=number_format(domain), tickCount=6)
     shown = {"algorithm": "algorithm", "steps": f"steps, {unit}", "mean": "mean return", "low": "from", "high": "to"}
     data, paint = alt.InlineData(values=rows), colour(algorithms)
     band = alt.Chart(data, mark=alt.MarkDef(type="area", opacity=0.15)).encode(
@@ -100,9 +120,10 @@ def learning_curves(
     lines = alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=2.5)).encode(
         x=x, y=y, color=paint, strokeDash=dash(algorithms), tooltip=tips(**shown)
     )
-    labels = end_labels(ends, x=last / size, domain=domain, algorithms=algorithms)
+    points = lone_points(rows, x, y, paint, tips(**shown))
+    labels = end_labels(ends, x=until, domain=domain, algorithms=algorithms)
     told = [subtitle] if isinstance(subtitle, str) else list(subtitle)
-    return finished(band, lines, labels, title=title, subtitle=[*told, _band_words(runs)])
+    return finished(band, lines, *points, labels, title=title, subtitle=[*told, _band_words(runs)])
 
 
 def telemetry(study: Study, lambda_: float, measure: Measure) -> alt.LayerChart:
@@ -116,7 +137,7 @@ def telemetry(study: Study, lambda_: float, measure: Measure) -> alt.LayerChart:
     lines: dict[str, Array] = {}
     num_runs = 0
     for algorithm in study.comparison.algorithms:
-        if algorithm in BASELINES and not words.baselines:
+        if is_baseline(algorithm) and not words.baselines:
             continue
         groups = [[_shares(run, measure) for run in game.get(algorithm, ())] for game in found.values()]
         groups = [[run for run in group if np.isfinite(run).any()] for group in groups]
@@ -136,18 +157,19 @@ def telemetry(study: Study, lambda_: float, measure: Measure) -> alt.LayerChart:
         for i, value in enumerate(values.tolist())
         if math.isfinite(value)
     ]
-    top = max(float(np.concatenate(known).max()), words.top or 0.0)
-    domain = 0.0, top * (1.0 if top == words.top else 1.05) or 1.0
+    domain = _from_zero(np.concatenate(known), words.top or 0.0)
     ends = {name: float(values[-1]) for name, values in zip(lines, known, strict=True) if values.size}
     x = alt.X("share:Q", title="share of the run").axis(format=".0%", tickCount=5).scale(domain=[0, 1], nice=False)
-    y = alt.Y("value:Q", title=words.y).scale(domain=domain, nice=False).axis(tickCount=5)
-    algorithms = list(lines)
+    y = alt.Y("value:Q", title=words.y).scale(domain=domain, nice=False, clamp=True)
+    y = y.axis(format=number_format(domain), tickCount=5)
+    algorithms, paint = list(lines), colour(list(lines))
     shown = {"algorithm": "algorithm", "share": "share of the run", "value": words.y}
     marks = alt.Chart(alt.InlineData(values=rows), mark=alt.MarkDef(type="line", strokeWidth=2.5)).encode(
-        x=x, y=y, color=colour(algorithms), strokeDash=dash(algorithms), tooltip=tips(**shown)
+        x=x, y=y, color=paint, strokeDash=dash(algorithms), tooltip=tips(**shown)
     )
     return finished(
         marks,
+        *lone_points(rows, x, y, paint, tips(**shown)),
         end_labels(ends, x=1.0, domain=domain, algorithms=algorithms),
         title=f"{words.title}: {study.comparison.name}",
         subtitle=(
@@ -160,14 +182,17 @@ def telemetry(study: Study, lambda_: float, measure: Measure) -> alt.LayerChart:
 # -- runs as points ------------------------------------------------------------------------------------------
 
 
-def _stretches(reports: Sequence[Report], last: int) -> list[float]:
-    """Mean return of the episodes that ended in each stretch; nan where none did."""
+def _stretches(reports: Sequence[Report], last: int, *, evaluations: bool) -> list[float]:
+    """Mean return of the episodes that ended in each stretch, or of its evaluations; nan where there are none."""
     total, count = np.zeros(POINTS), np.zeros(POINTS)
     for report in reports:
-        if report.num_episodes and report.num_steps and math.isfinite(report.episode_return):
+        value, weight = report.episode_return, report.num_episodes
+        if evaluations:
+            value, weight = math.nan if report.evaluation is None else report.evaluation, 1
+        if weight and report.num_steps and abs(value) < LARGEST:
             at = _place(report.num_steps, last)
-            total[at] += report.num_episodes * report.episode_return
-            count[at] += report.num_episodes
+            total[at] += weight * value
+            count[at] += weight
     return [t / c if c else math.nan for t, c in zip(total, count, strict=True)]
 
 
@@ -179,7 +204,7 @@ def _shares(reports: Sequence[Report], measure: Measure) -> Array:
     total, count = np.zeros(POINTS), np.zeros(POINTS)
     for report in reports:
         value = getattr(report, measure)
-        if report.num_steps and math.isfinite(value):
+        if report.num_steps and abs(value) < LARGEST:
             at = _place(report.num_steps, reports[-1].num_steps)
             total[at] += value
             count[at] += 1
@@ -230,7 +255,8 @@ def _from_to(sizes: Mapping[str, int]) -> str:
     return str(high) if low == high else f"{low} to {high}"
 
 
-def _domain(low: float, high: float) -> tuple[float, float]:
-    """Of the y axis, with a little room."""
-    room = 0.04 * (high - low) or max(abs(high), 1.0) * 0.1
-    return low - room, high + room
+def _from_zero(values: Array, least: float) -> tuple[float, float]:
+    """Of the y axis: from 0, or from what is below it, to `least` or to a little above the largest value."""
+    low, high = min(float(values.min()), 0.0), float(values.max())
+    top = least if high <= least else 1.05 * high
+    return 1.05 * low, top or 1.0

@@ -15,6 +15,10 @@ TELLING = ("one_step", "retrace", "rbis", "tree_backup", "recursive_retrace", "q
 NUM_MAPS = 4
 LONGEST, WIDEST, GAP, HEAD, FOOT = 560, 780, 36, 56, 62
 """Pixels: the longer side of a map, all maps abreast, between two, above each for its name, below for the scale."""
+TALLEST = 1400
+"""Pixels: all maps, one below the other."""
+NARROWEST = 250
+"""Pixels that a map's name needs."""
 ALIKE = 5e-4
 """Maps that differ by no more than this show the same numbers, and are drawn once."""
 
@@ -33,10 +37,8 @@ def eta_map(
     num_rows, num_columns = analysis.mdp.grid
     entered = _entered(analysis)
     maps = _maps(analysis, traces, lambda_, entered)
-    side = max(4, min(56, LONGEST // num_columns, LONGEST // num_rows))
-    width, height = num_columns * side, num_rows * side
-    fitting = max(1, (WIDEST + GAP) // (width + GAP))
-    abreast = 2 if len(maps) == 4 and fitting >= 2 else min(fitting, len(maps))
+    side, abreast = _layout(num_rows, num_columns, len(maps))
+    width, height = max(num_columns * side, NARROWEST), num_rows * side
     above = 30 if any(same for _, same in maps) else 14
     cells, words = [], []
     for place, (row, same) in enumerate(maps):
@@ -54,7 +56,7 @@ def eta_map(
             where = {"x": across, "x2": across + side, "y": down, "y2": down + side}
             cells.append({"trace": row.trace, "lambda": row.lambda_, "state": x, "eta": shown, **where})
     size = abreast * width + (abreast - 1) * GAP, -(-len(maps) // abreast) * (height + HEAD) + FOOT
-    layers = _cells(cells, words, size=size, side=side)
+    layers = _cells(cells, words, size=size, side=side, width=width)
     subtitle = ["One step of R leaves at most η(x, a) of the largest error at (x, a); the worst action is shown."]
     if not entered.all():
         subtitle.append("Grey: no step is taken there.")
@@ -95,6 +97,20 @@ def _maps(
     return sorted(shown, key=lambda one: -np.asarray(one[0].eta)[entered].max())
 
 
+def _layout(num_rows: int, num_columns: int, num_maps: int) -> tuple[float, int]:
+    """The side of a cell in pixels, and how many maps stand abreast; smaller cells where all would be too tall."""
+    side = min(56.0, LONGEST / num_columns, LONGEST / num_rows)
+    while True:
+        side = math.floor(side) if side >= 4 else side
+        width = max(num_columns * side, NARROWEST)
+        fitting = max(1, int((WIDEST + GAP) // (width + GAP)))
+        abreast = 2 if num_maps == 4 and fitting >= 2 else min(fitting, num_maps)
+        height = math.ceil(num_maps / abreast) * (num_rows * side + HEAD)
+        if height <= TALLEST or side * max(num_rows, num_columns) < HEAD:
+            return side, abreast
+        side *= 0.9
+
+
 def _alike(one: Row, other: Row, entered: np.ndarray) -> bool:
     return bool(abs(np.asarray(one.eta).max(1) - np.asarray(other.eta).max(1))[entered].max(initial=0) <= ALIKE)
 
@@ -113,7 +129,7 @@ def _entered(analysis: Analysis) -> np.ndarray:
 
 
 def _cells(
-    cells: list[dict[str, Any]], words: list[dict[str, Any]], *, size: tuple[int, int], side: int
+    cells: list[dict[str, Any]], words: list[dict[str, Any]], *, size: tuple[float, float], side: float, width: float
 ) -> list[alt.Chart]:
     """In pixels, y downwards."""
     x = alt.X("x:Q", axis=None).scale(domain=[0, size[0]], nice=False)
@@ -160,6 +176,6 @@ def _cells(
         ]
         mark = alt.MarkDef(type="text", baseline="middle", fontSize=min(15, round(side * 0.36)))
         layers.append(texts(numbers, mark))
-    names = alt.MarkDef(type="text", align="left", baseline="middle")
+    names = alt.MarkDef(type="text", align="left", baseline="middle", limit=width + GAP / 2)
     layers.append(texts(words, names, size=alt.Size("size:Q").scale(None)))
     return layers

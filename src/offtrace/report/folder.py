@@ -14,7 +14,7 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,32 +23,41 @@ from typing import Any
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import StoredRun
 from offtrace.report.charts import alt, vl_convert
+from offtrace.report.findings import ASKED, Materials, findings, materials_of
 from offtrace.report.names import counted, named
+from offtrace.report.opening import opening
 from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, charts_of, render
-from offtrace.report.sections import listed, slug, study_part, unique
+from offtrace.report.sections import listed, scores_of, slug, study_part, unique
 from offtrace.scores import Claim, claims
-from offtrace.scores.comparison import published_comparison
+from offtrace.scores.comparison import Stretch, published_comparison
 
 NOTES = (
-    "A run's final score is the mean return of the training episodes that ended in the last tenth of its steps, its "
-    "early score that of the first tenth, and its area the mean height of its learning curve. Returns are raw: "
-    "neither discounted nor clamped. Where a study means something else by a score, its captions say so.",
-    "The inter-algorithm score of a game puts the worst algorithm's mean at 0 and the best one's at 1, within one λ. "
-    "So scores compare algorithms at one λ, but not one λ with another. A level does: there 0 and 1 are the worst "
-    "and the best mean of a game over all algorithms and all λ. Games count alike; where all algorithms are equal, "
-    "each gets ½.",
-    "DQN, and one-step learning, have no λ: one set of runs stands beside every λ. At λ = 0 Retrace, TB and Q(λ) are "
-    "one algorithm, without a trace; where it differs from DQN, that is the work of windows, of the target policy "
-    "and of two networks, not of a trace.",
-    "Intervals are the middle 95 % of what comes out when the seeds of every cell are drawn again, 2,000 times, with "
-    "the two ends of each scale as they were found. The published tables have one number for each game; there, games "
-    "are drawn instead. A claim holds if its interval is above 0, does not hold if it is below, and otherwise one "
-    "cannot tell; one that speaks of several λ has an interval for each, so wide that all are right at once 95 % of "
-    "the time, holds if all are above, and does not if one is below. With few seeds such intervals are too narrow: a "
-    "mean of 3 is covered about 86 % of the time rather than 95 %. Nor do they say how it would be on other games.",
+    "A run has two scores. Its training score is the mean return of the training episodes that ended in the last "
+    "tenth of its steps, under exploration; an algorithm that learns about the exploring policy optimises just "
+    "that. Its evaluation is the mean return at ε ≈ 0 at its end; on an MDP it is the expected return of the "
+    "greedy policy, without sampling. Early scores are those of the first tenth, and the area is the mean height "
+    "of the learning curve. Returns are raw: neither discounted nor clamped. Where a study means something else, "
+    "its captions say so.",
+    "The inter-algorithm score of a game puts the worst algorithm's mean at 0 and the best one's at 1, within one "
+    "λ. So scores compare algorithms at one λ, but not one λ with another. A level does: there 0 and 1 are the "
+    "worst and the best mean of a game over all algorithms and all λ. Games count alike. Where the means of a "
+    "game differ by no more than the noise of its seeds explains, its scale is as wide as that noise, and all are "
+    "near ½: the game stays in, and weighs little. On an MDP the scale is exact: 0 is random play and 1 the "
+    "optimal policy.",
+    "DQN, and one-step learning, have no λ: one set of runs stands beside every λ. At λ = 0 Retrace, TB and Q(λ) "
+    "are one algorithm, without a trace, which is trained once; where it differs from DQN, that is the work of "
+    "windows, of the target policy and of two networks, not of a trace.",
+    "Intervals are 95 % t intervals over seeds, with the two ends of each scale as they were found. Algorithms, λ "
+    "and games share their seeds, so a difference is taken within each seed first. The published tables have one "
+    "number for each game; there, games take the place of seeds. Verdicts are more careful: their intervals are "
+    "wider, to allow for skewed scores. A claim holds if the interval is above 0 at every λ that it speaks of. It "
+    "does not hold if at some λ the interval, widened for the number of λ, is below 0. Otherwise one cannot tell, "
+    "nor with fewer than 3 seeds, or without any spread. Where nothing differs, a claim is decided wrongly in 5 % "
+    "of the cases or fewer, by simulation. Beside it stands the verdict if all claims are to be right at once "
+    "(Holm's method). No interval says how it would be on other games.",
     "IQM is the mean of the middle half of the runs. The optimality gap is how far runs stay below 1 on average. "
-    "What beats a baseline is the share of pairs of runs, one of each, in which it is the better one; ½ is no "
-    "difference.",
+    "Both take runs beyond 0 and 1 as 0 and 1, and their intervals are bootstraps over seeds. What beats a "
+    "baseline is the share of pairs of runs, one of each, in which it is the better one; ½ is no difference.",
 )
 PROVENANCE = {
     "made_at": "when (UTC)",
@@ -66,6 +75,7 @@ def write(
     output: str | Path,
     studies: Sequence[Study],
     *,
+    materials: Materials | None = None,
     extra_sections: Sequence[Section] = (),
     command: str = "",
     progress: Callable[[int, int], None] | None = None,
@@ -73,8 +83,9 @@ def write(
 ) -> Path:
     """Writes the folder, or writes it anew, and gives back the page's path.
 
-    The published tables are the last study, always. `extra_sections` come before them. `progress` is told how many
-    of how many pictures are drawn. `formats`: those of the pictures.
+    The page opens with what was found, from `materials`, or else from the first study. The published tables are the
+    last study, always; `extra_sections` come before them. `progress` is told how many of how many pictures are drawn.
+    `formats`: those of the pictures.
     """
     if unknown := [each for each in formats if each not in FORMATS]:
         raise ValueError(f"`formats` must be of {', '.join(FORMATS)}; got {unknown[0]!r}.")
@@ -83,19 +94,32 @@ def write(
     stems = [*unique(slug(study.comparison.name) for study in studies), "published"]
     if "published" in stems[:-1]:
         stems[stems.index("published")] = "published-2"
-    answers = [claims(study.comparison) for study in every]
+    answers = [
+        {stretch: claims(study.comparison, stretch) for stretch in scores_of(study.comparison)} for study in every
+    ]
     parts = [study_part(*each) for each in zip(every, stems, answers, strict=True)]
     runs = [run for study in studies for run in study.runs]
-    sections = [part.section for part in parts[:-1]]
+    if materials is None:
+        materials = materials_of(studies)
+    sections = [_summary(every, answers), *(part.section for part in parts[:-1])]
     sections += [*extra_sections, parts[-1].section, Section("Notes", NOTES), *_failures(runs)]
-    document = Document(_title(studies), _lead(studies), _state(runs), sections, _provenance(runs, command))
+    document = Document(
+        _title(studies),
+        ASKED,
+        _state(runs),
+        sections,
+        _provenance(runs, command),
+        findings(materials),
+        opening(materials),
+        _lead(studies),
+    )
     names = [study.comparison.name for study in every]
     texts = {address: text for part in parts for address, text in part.files.items()}
     texts["data/claims.json"] = json.dumps(_told(names, answers), indent=2, ensure_ascii=False) + "\n"
     page = render(document, formats)  # before anything is written, as it may be refused
 
     output.mkdir(parents=True, exist_ok=True)
-    charts = charts_of(sections)
+    charts = charts_of([*([document.opening] if document.opening else []), *sections])
     written = [_put(output, address, text.encode("utf-8", "replace")) for address, text in texts.items()]
     for done, (name, chart) in enumerate(charts.items()):
         if progress:
@@ -156,15 +180,57 @@ def _take_away(output: Path, written: Sequence[str]) -> None:
 # -- words ---------------------------------------------------------------------------------------------------
 
 
-def _told(names: Sequence[str], answers: Sequence[Sequence[Claim]]) -> list[dict[str, Any]]:
+def _summary(studies: Sequence[Study], answers: Sequence[Mapping[Stretch, Sequence[Claim]]]) -> Section:
+    """Every claim, by every study and score."""
+    texts = list(dict.fromkeys(_plain(claim) for found in answers for claim in found["final"]))
+    columns = []
+    for study, found in zip(studies, answers, strict=True):
+        for stretch, given in found.items():
+            name = study.comparison.name
+            if len(found) > 1:
+                name += f": {SHORT_SCORES[stretch]}"
+            columns.append((name, {_plain(claim): claim for claim in given}))
+    rows = [[Cell(text), *(_brief(given.get(text)) for _, given in columns)] for text in texts]
+    caption = (
+        "✓ holds, ✗ does not hold, ? cannot tell: a difference that is positive if the claim is true. In tables "
+        "one-step learning takes the place of DQN. Details are below, study by study."
+    )
+    grid = Grid(caption, ("claim of the paper", *(name for name, _ in columns)), rows, stacked=True)
+    return Section("Verdicts", tables=[grid])
+
+
+def _plain(claim: Claim) -> str:
+    """Its text, whatever takes the place of DQN."""
+    return claim.text.replace("one-step learning", "DQN")
+
+
+SHORT_SCORES = {"final": "training", "evaluation": "at ε ≈ 0"}
+SIGNS = {"holds": ("✓", "verdict yes"), "does not hold": ("✗", "verdict no"), "cannot tell": ("?", "verdict unknown")}
+
+
+def _brief(claim: Claim | None) -> Cell:
+    if claim is None or claim.difference is None:
+        return Cell("–" if claim is None else "?", kind="verdict unknown", title=claim.reason or "" if claim else "")
+    sign, kind = SIGNS[claim.verdict]
+    found = claim.difference
+    below = ""
+    if found.low is not None and found.high is not None:
+        below = f"{found.low:+z.2f} to {found.high:+z.2f}"
+    return Cell(f"{sign} {found.value:+z.2f}", below=below, kind=kind, title=claim.reason or claim.verdict)
+
+
+def _told(names: Sequence[str], answers: Sequence[Mapping[Stretch, Sequence[Claim]]]) -> list[dict[str, Any]]:
     return [
         {
             "study": name,
             "claims": [
                 {
                     "claim": claim.text,
+                    "score": stretch,
                     "measure": claim.measure,
                     "verdict": claim.verdict,
+                    "p_value": claim.p_value,
+                    "all_claims_together": claim.holm,
                     "difference": claim.difference.value if claim.difference else None,
                     "low": claim.difference.low if claim.difference else None,
                     "high": claim.difference.high if claim.difference else None,
@@ -172,7 +238,8 @@ def _told(names: Sequence[str], answers: Sequence[Sequence[Claim]]) -> list[dict
                     "num_runs": claim.difference.num_runs if claim.difference else 0,
                     "reason": claim.reason,
                 }
-                for claim in found
+                for stretch, given in found.items()
+                for claim in given
             ],
         }
         for name, found in zip(names, answers, strict=True)
@@ -180,30 +247,38 @@ def _told(names: Sequence[str], answers: Sequence[Sequence[Claim]]) -> list[dict
 
 
 def _title(studies: Sequence[Study]) -> str:
-    names = list(dict.fromkeys(study.comparison.name.partition(",")[0] for study in studies))
+    names = [study.comparison.name.partition(",")[0] for study in studies]
+    names = [name[0].lower() + name[1:] if name.startswith("The ") else name for name in names]
+    names = list(dict.fromkeys(names))
     return f"Off-policy returns on {listed(names, most=3)}" if names else "Off-policy returns, as published"
 
 
-def _lead(studies: Sequence[Study]) -> str:
-    """One sentence; a study whose runs are not stored tells what it compares."""
+def _lead(studies: Sequence[Study]) -> list[str]:
+    """What was run, a sentence for each study; one whose runs are not stored tells what it compares."""
     if not studies:
-        return "What Munos et al. (2016) published, scored again."
-    runs, games, algorithms, num_runs = [], [], [], 0
+        return ["What Munos et al. (2016) published, scored again."]
+    lines = []
     for study in studies:
         comparison = study.comparison
-        runs += study.runs
-        games += [str(run.spec["env"]) for run in study.runs] or comparison.games
-        algorithms += [str(run.spec["trace"]) for run in study.runs] or comparison.algorithms
-        cells = comparison.runs.get("final", {}).values()
-        num_runs += sum(run.status == "done" for run in study.runs) if study.runs else sum(map(len, cells))
-    games, algorithms = list(dict.fromkeys(games)), [named(name) for name in dict.fromkeys(algorithms)]
-    lambdas = sorted({x for study in studies for x in study.comparison.lambdas})
-    at = f" at λ = {', '.join(f'{x:g}' for x in lambdas)}" if lambdas else ""
-    drawn = f", {seeds(runs)}" if runs and all(study.runs for study in studies) else ""
-    return (
-        f"{counted(len(games), 'game')} ({listed(games)}), trained with {listed(algorithms)}{at}{drawn}: "
-        f"{counted(num_runs, 'run')}, held against what Munos et al. (2016) found on Atari."
-    )
+        algorithms = [str(run.spec["trace"]) for run in study.runs] or list(comparison.algorithms)
+        names = listed([named(name) for name in dict.fromkeys(algorithms)])
+        games = [str(run.spec["env"]) for run in study.runs] or list(comparison.games)
+        games = list(dict.fromkeys(games))
+        at = f" at λ = {', '.join(f'{x:g}' for x in comparison.lambdas)}" if comparison.lambdas else ""
+        drawn = f", {seeds(study.runs)}" if study.runs else ""
+        lines.append(
+            f"{comparison.name}: {counted(different_runs(study), 'run')} on {counted(len(games), 'game')} "
+            f"({listed(games)}), with {names}{at}{drawn}."
+        )
+    return lines
+
+
+def different_runs(study: Study) -> int:
+    """Of a study: its stored runs that are done, or those that it compares; a copy counts once."""
+    if study.runs:
+        return study.num_by_status.get("done", 0)
+    cells = study.comparison.runs.get("final", {})
+    return sum(len(scores) for key, scores in cells.items() if key not in study.comparison.copies)
 
 
 def _state(runs: Sequence[StoredRun]) -> list[str]:

@@ -1,5 +1,7 @@
 """What algorithms are called for people, in charts and tables alike."""
 
+from offtrace.experiments import ladder
+
 NAMES = {
     "retrace": "Retrace(λ)",
     "tree_backup": "TB(λ)",
@@ -18,18 +20,28 @@ NAMES = {
 }
 
 
+VARIANTS = {"exploration": "exploring target", "greedy": "greedy target", "double": "double", "single": "single"}
+"""What comes after a dot in the name of an algorithm."""
+RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
+
+
 def named(algorithm: str) -> str:
     """The name itself where there is no other.
 
-    >>> named("tree_backup"), named("mine")
-    ('TB(λ)', 'mine')
+    >>> named("tree_backup"), named("dqn.exploration"), named("mine")
+    ('TB(λ)', 'DQN, exploring target', 'mine')
     """
-    return NAMES.get(algorithm, algorithm)
+    if algorithm in RUNGS:
+        return RUNGS[algorithm]
+    name, *variant = algorithm.split(".")
+    if name not in NAMES or not set(variant) <= set(VARIANTS):
+        return algorithm
+    return ", ".join([NAMES[name], *(VARIANTS[each] for each in variant)])
 
 
 def counted(number: int, what: str) -> str:
     """
-    >>> counted(1, "game"), counted(60, "game")
-    ('1 game', '60 games')
+    >>> counted(1, "game"), counted(6000, "game")
+    ('1 game', '6,000 games')
     """
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -77,16 +77,16 @@ function hasKey(spec) {
     && rowsOf(spec, layer).every((row) => "line" in row && row.x > 1));
 }
 
-/* Names right of where lines end: those that are too long are cut. */
+/* Names right of where lines end: those that are too long are cut, and give back how much room they take. */
 function limitLabels(spec, size, limit) {
   let widest = 0;
   for (const layer of spec.layer ?? []) {
     const { mark, encoding } = layer;
-    if (mark?.type !== "text" || mark.align !== "left") continue;
-    if (size) mark.fontSize = size;
+    if (mark?.type !== "text" || encoding.text.field !== "algorithm") continue;
+    if (size) mark.fontSize = Math.min(size, mark.fontSize);
     mark.limit = limit;
-    const lengths = rowsOf(spec, layer).map((row) => String(row[encoding.text.field]).length);
-    widest = Math.min(limit, 0.65 * (mark.fontSize ?? 11) * Math.max(0, ...lengths));
+    const lengths = rowsOf(spec, layer).map((row) => String(row.algorithm).length);
+    widest = Math.max(widest, Math.min(limit, 0.65 * mark.fontSize * Math.max(0, ...lengths)));
   }
   return widest;
 }
@@ -116,13 +116,14 @@ function fitted(spec, plot) {
     return fluid;
   }
   fluid.width = "container";
-  if (plot.closest(".small")) fluid.height = 230;
+  const small = plot.closest(".small");
+  if (small) fluid.height = 230;
   else if (narrow) fluid.height = Math.min(fluid.height, 300);
-  const labels = limitLabels(fluid, narrow ? 12 : null, narrow ? 100 : 160);
+  const labels = limitLabels(fluid, narrow || small ? 12 : null, narrow ? 100 : 160);
   wrapTitles(fluid, Math.max(20, Math.floor((width - labels - 70) / (narrow ? 6 : 7))));
   if (narrow) {
     fluid.config.axis = { ...fluid.config.axis, labelFontSize: 11, titleFontSize: 12, labelPadding: 5, titlePadding: 6 };
-    fluid.config.axisX = { ...fluid.config.axisX, labelOverlap: "greedy", labelSeparation: 6 };
+    fluid.config.axisX = { ...fluid.config.axisX, labelOverlap: "greedy", labelSeparation: 6, labelPadding: 8 };
   }
   return fluid;
 }

@@ -72,21 +72,30 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole page."""
+    """A whole page: what was asked, what was found, the pictures that show it, then the rest."""
 
     title: str
     lead: str
-    """One sentence: what this is about."""
+    """What was asked, or what this is about."""
     state: Sequence[str]
     """What a reader must know before anything else: that runs failed, or are still to come."""
     sections: Sequence[Section]
     foot: Section
+    found: Sequence[str] = ()
+    """What was found, in a few sentences; what stands before a colon is their subject."""
+    opening: Section | None = None
+    """Pictures that show it, side by side."""
+    ran: Sequence[str] = ()
+    """What was run, after the pictures."""
 
 
 def render(document: Document, formats: Sequence[str] = FORMATS) -> str:
     """The page. Charts link to their pictures, `figures/name.png` and so on, in these formats."""
     style, behaviour, library = _file("page.css"), _closed(_file("page.js")), _library()
     specs: dict[str, Any] = {}
+    opening = ""
+    if document.opening is not None:
+        opening = _section(document.opening, "opening", specs, formats)
     sections = [_section(each, f"part-{i}", specs, formats) for i, each in enumerate(document.sections, 1)]
     foot = _section(document.foot, "provenance", specs, formats)
     contents = [(f"part-{i}", each.title) for i, each in enumerate(document.sections, 1)]
@@ -97,7 +106,8 @@ def render(document: Document, formats: Sequence[str] = FORMATS) -> str:
         "title": _text(document.title),
         "style": style,
         "behaviour": behaviour,
-        "lead": f'<p class="lead">{_text(document.lead)}</p>{states}',
+        "lead": f'<p class="lead">{_text(document.lead)}</p>{_found(document.found)}{states}',
+        "opening": opening + "".join(f'<p class="quiet">{_text(line)}</p>' for line in document.ran),
         "contents": "".join(f'<li><a href="#{anchor}">{_text(title)}</a></li>' for anchor, title in links),
         "body": "\n".join(sections),
         "foot": foot,
@@ -129,6 +139,17 @@ def script_json(value: Any) -> str:
 
 
 # -- pieces --------------------------------------------------------------------------------------------------
+
+
+def _found(sentences: Sequence[str]) -> str:
+    """A list, with the subject of each sentence in bold."""
+    if not sentences:
+        return ""
+    items = []
+    for sentence in sentences:
+        subject, colon, rest = sentence.partition(":")
+        items.append(f"<li><strong>{_text(subject)}{colon}</strong> {_text(rest)}</li>")
+    return f'<ol class="found">{"".join(items)}</ol>'
 
 
 def _section(section: Section, anchor: str, specs: dict[str, Any], formats: Sequence[str], level: int = 2) -> str:

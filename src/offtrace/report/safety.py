@@ -36,7 +36,7 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
     variance at the top, no variance at the bottom. Traces with the same numbers at every λ are drawn once.
     """
     twins = analysis.twins()
-    rows = [row for row in analysis.rows if row.trace not in twins and row.iterations is not None]
+    rows = [row for row in analysis.rows if row.trace not in twins and _can_be_drawn(row)]
     if not rows:
         raise ValueError("`analysis` must have a row whose steps are known; this MDP is too large for a picture.")
     steps, spreads = [row.iterations or 0.0 for row in rows], [math.sqrt(row.target_variance) for row in rows]
@@ -51,10 +51,10 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
             "trace": row.trace,
             "lambda": row.lambda_,
             "verdict": row.verdict,
-            "steps": step if math.isfinite(step) else "∞",
-            "standard deviation": spread if math.isfinite(spread) else "∞",
-            "norm": row.contraction,
-            "radius": row.radius,
+            "steps": _told(step),
+            "standard deviation": _told(spread),
+            "norm": _told(row.contraction),
+            "radius": _told(row.radius),
             "recommended": row is best,
             "x": x,
             "y": y,
@@ -71,7 +71,7 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
     layers = [
         _frame(across, up),
         *_points(points),
-        *_recommended(best, points),
+        *(_recommended(best, points) if best else []),
         *_key(rows, styles, sizes, twins),
     ]
     subtitle = [
@@ -81,6 +81,18 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
     title = f"What speed costs in variance: {subject(analysis)}"
     chart = finished(*layers, title=title, subtitle=subtitle, width=WIDTH, height=HEIGHT)
     return chart.resolve_scale(color="independent")
+
+
+def _can_be_drawn(row: Row) -> bool:
+    """Whether its numbers are known; they may be infinite."""
+    return row.iterations is not None and not math.isnan(row.iterations) and not math.isnan(row.target_variance)
+
+
+def _told(value: float | None) -> float | str | None:
+    """As JSON can have it."""
+    if value is None or math.isnan(value):
+        return None
+    return value if math.isfinite(value) else "∞"
 
 
 # -- an axis with room for 0 and infinity --------------------------------------------------------------------
@@ -127,6 +139,8 @@ class _Axis(NamedTuple):
             (2, (1,)),
             (4, (1,)),
             (8, (1,)),
+            (32, (1,)),
+            (128, (1,)),
         ):
             powers = [power for power in range(math.floor(self.low), math.ceil(self.high) + 1) if power % every == 0]
             values = [step * 10.0**power for power, step in product(powers, steps)]
@@ -263,10 +277,10 @@ def _key(
     ]
 
 
-def _drawn(row: Row, rows: list[Row], twins: dict[str, str]) -> Row:
-    """The row itself, or the one that is drawn for it."""
+def _drawn(row: Row, rows: list[Row], twins: dict[str, str]) -> Row | None:
+    """The row itself, or the one that is drawn for it; None where its numbers are not known."""
     name = twins.get(row.trace, row.trace)
-    return next(one for one in rows if one.trace == name and one.lambda_ == row.lambda_)
+    return next((one for one in rows if one.trace == name and one.lambda_ == row.lambda_), None)
 
 
 def _styles(names: list[str]) -> dict[str, tuple[str, str]]:

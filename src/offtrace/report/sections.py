@@ -6,12 +6,16 @@ The published tables and new results come through here alike. What cannot be dra
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from offtrace.experiments.ladder import RUNGS
 from offtrace.experiments.results import Study
 from offtrace.report import comparisons, curves, tables
 from offtrace.report.charts import alt
+from offtrace.report.findings import difference
 from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.safety import contraction_against_variance
@@ -25,8 +29,12 @@ VERDICTS = {
     "cannot tell": ("? cannot tell", "verdict unknown"),
 }
 STATES = {"done": "done", "running": "under way", "missing": "not done yet", "failed": "failed"}
-STRETCHES: tuple[Stretch, ...] = ("early", "final")
+STRETCHES: tuple[Stretch, ...] = ("early", "final", "evaluation")
+SCORES: tuple[Stretch, ...] = ("final", "evaluation")
+"""The two scores that everything is told of: the training return, under exploration, and that at ε ≈ 0."""
+SCORE_NAMES = {"final": "training score", "evaluation": "evaluation at ε ≈ 0"}
 MEASURES = ("c", "cut", "effective_length", "off_policy")
+ENDS = ("", "_difference", "_low", "_high")
 
 
 @dataclass
@@ -38,8 +46,13 @@ class Part:
     """Texts by address, from the page's folder."""
 
 
-def study_part(study: Study, stem: str, claims: Sequence[Claim]) -> Part:
-    """All that is said of a study; `stem` begins the names of its files."""
+def scores_of(comparison: Comparison) -> list[Stretch]:
+    """Those of the two scores that there are."""
+    return [stretch for stretch in SCORES if comparison.runs.get(stretch) or stretch == "final"]
+
+
+def study_part(study: Study, stem: str, claims: Mapping[Stretch, Sequence[Claim]]) -> Part:
+    """All that is said of a study; `stem` begins the names of its files, and `claims` are for each of its scores."""
     comparison, files = study.comparison, {}
     lambda_ = main_lambda(comparison)
     add = _Files(stem, files)
@@ -60,12 +73,17 @@ def study_part(study: Study, stem: str, claims: Sequence[Claim]) -> Part:
                 if stretch == "final" or comparison.runs.get(stretch)
             },
         ),
-        _by_lambda(comparison, stem, add),
-        _statistics(comparison, lambda_, stem, add),
-        _games(comparison, lambda_, add),
+        *(_by_lambda(comparison, stem, add, stretch) for stretch in scores_of(comparison)),
+        *(_statistics(comparison, lambda_, stem, add, stretch) for stretch in scores_of(comparison)),
+        *(_games(comparison, lambda_, add, stretch) for stretch in scores_of(comparison)),
     ]
+    if study.ladder is not None:
+        parts.insert(1, ladder_section(study.ladder, stem, add))
     if study.runs:
-        parts += [_curves(study, lambda_, stem), _telemetry(study, lambda_, stem)]
+        parts.append(_curves(study, lambda_, stem))
+        if _has_evaluations(study):
+            parts.append(_curves(study, lambda_, stem, evaluations=True))
+        parts.append(_telemetry(study, lambda_, stem))
     return Part(Section(comparison.name, describe(study), parts=parts), files)
 
 
@@ -95,6 +113,16 @@ def describe(study: Study) -> list[str]:
     comparison = study.comparison
     at = f" at λ = {', '.join(f'{x:g}' for x in comparison.lambdas)}" if comparison.lambdas else ""
     lines = []
+    notes = list(comparison.notes)
+    if comparison.anchors is not None:
+        notes.append("Scores have an exact scale: 0 is random play, and 1 the optimal policy of the MDP.")
+    for stretch in scores_of(comparison):
+        without = comparison.games_without_scale("level", stretch)
+        if without and comparison.anchors is None:
+            notes.append(
+                f"By the {SCORE_NAMES[stretch]} the algorithms differ by no more than their seeds on "
+                f"{listed(list(without))}: there the scale is as wide as that noise, so that it weighs little."
+            )
     if comparison.games:
         names = listed([named(name) for name in comparison.algorithms])
         lines.append(f"{counted(len(comparison.games), 'game')}: {names}{at}.")
@@ -102,7 +130,7 @@ def describe(study: Study) -> list[str]:
         by_status = study.num_by_status
         states = [f"{by_status[status]} {words}" for status, words in STATES.items() if by_status.get(status)]
         lines.append(f"{counted(len(study.runs), 'run')}: {', '.join(states)}.")
-    return [" ".join(lines), *comparison.notes]
+    return [" ".join(lines), *notes]
 
 
 # -- parts ---------------------------------------------------------------------------------------------------
@@ -120,40 +148,71 @@ class _Files:
         return list(found)
 
 
-def _verdicts(claims: Sequence[Claim], add: _Files) -> Section:
-    rows = []
-    for claim in claims:
-        words, kind = VERDICTS[claim.verdict]
-        found = claim.difference
-        rows.append(
-            [
-                Cell(claim.text, below=claim.measure),
-                Cell(words, below=claim.reason or "", kind=kind),
-                _interval(found, signed=True) if found else Cell(""),
-                _runs(found.num_runs, claim.num_games) if found and found.num_runs else Cell(""),
-            ]
-        )
-    caption = f"What the paper claims, and what these runs say; {LEVEL:.0%} intervals."
-    grid = Grid(
-        caption,
-        ("claim", "verdict", "difference", "runs"),
-        rows,
-        stacked=True,
-        files=add("claims", csv=lambda: tables.claims_csv(claims)),
-    )
-    return Section("The paper's claims", tables=[grid])
+def _verdicts(claims: Mapping[Stretch, Sequence[Claim]], add: _Files) -> Section:
+    grids = []
+    for stretch, answers in claims.items():
+        rows = []
+        for claim in answers:
+            words, kind = VERDICTS[claim.verdict]
+            found = claim.difference
+            rows.append(
+                [
+                    Cell(claim.text, below=claim.measure),
+                    Cell(words, below=claim.reason or "", kind=kind),
+                    _interval(found, signed=True) if found else Cell(""),
+                    Cell(VERDICTS[claim.holm][0] if claim.p_value is not None else ""),
+                    _runs(found.num_runs, claim.num_games) if found and found.num_runs else Cell(""),
+                ]
+            )
+        caption = f"By the {SCORE_NAMES[stretch]}; {LEVEL:.0%} intervals."
+        name = "claims" if stretch == "final" else f"claims-{stretch}"
+        header = ("claim", "verdict", "difference", "all at once (Holm)", "runs")
+        files = add(name, csv=lambda answers=answers: tables.claims_csv(answers))
+        grids.append(Grid(caption, header, rows, stacked=True, files=files))
+    return Section("The paper's claims", tables=grids)
 
 
-def _by_lambda(comparison: Comparison, stem: str, add: _Files) -> Section:
-    found = _charts(
-        "Scores by λ",
-        {
-            f"{stem}_by-lambda": ("the average by λ", lambda: comparisons.average_by_lambda(comparison)),
-            f"{stem}_sensitivity": ("sensitivity to λ", lambda: comparisons.sensitivity(comparison)),
-        },
+def ladder_section(ladder: Comparison, stem: str, add: _Files) -> Section:
+    """From DQN to Retrace: every rung, its scores, and the difference to the rung that it is one step from."""
+    rungs = [rung for rung in RUNGS if rung.name in ladder.algorithms]
+    header = ["rung", "compared_with", *(f"{stretch}{end}" for stretch in scores_of(ladder) for end in ENDS)]
+    rows: list[list[Cell]] = []
+    lines: list[list[Any]] = [header]
+    for rung in rungs:
+        before = named(rung.before) if rung.before else ""
+        cells = [Cell(rung.title, below=f"against {before}" if before else "")]
+        numbers: list[Any] = []
+        for stretch in scores_of(ladder):
+            averages = ladder.averages("level", stretch)
+            value = float(averages.value[0, averages.algorithms.index(rung.name)])
+            found = None
+            if rung.before in ladder.algorithms:
+                found = difference(ladder, (rung.name, 1.0), (str(rung.before), 1.0), stretch)
+            cells += [Cell(f"{value:z.2f}", number=value), _interval(found, signed=True) if found else Cell("")]
+            numbers += [value, *([found.value, found.low, found.high] if found else [None] * 3)]
+        rows.append(cells)
+        lines.append([rung.name, rung.before, *numbers])
+    columns = [name for stretch in scores_of(ladder) for name in (SCORE_NAMES[stretch], "difference")]
+    caption = (
+        f"Averages over {counted(len(ladder.games), 'game')} ({listed(list(ladder.games))}); {LEVEL:.0%} intervals. "
+        f"{comparisons.scale_words(ladder)}"
     )
+    grid = Grid(caption, ("rung", *columns), rows, files=add("ladder", csv=lambda: tables.csv_text(lines)))
+    words = "Each rung differs from the one that it is compared with by one thing, and has its own best step size."
+    return Section("From DQN to Retrace, one difference at a time", [words], tables=[grid])
+
+
+def _by_lambda(comparison: Comparison, stem: str, add: _Files, stretch: Stretch) -> Section:
+    end = _ending(stretch)
+    makers = {
+        f"{stem}_by-lambda{end}": ("the average by λ", lambda: comparisons.average_by_lambda(comparison, stretch)),
+        f"{stem}_sensitivity{end}": ("sensitivity to λ", lambda: comparisons.sensitivity(comparison, stretch)),
+    }
+    if comparison.anchors is not None:
+        del makers[f"{stem}_by-lambda{end}"]  # an exact scale is the same at every λ
+    found = _charts(f"Scores by λ: {SCORE_NAMES[stretch]}", makers)
     try:
-        table = tables.table_2(comparison)
+        table = tables.table_2(comparison, stretch)
     except ValueError:
         return found  # which says why
     rows = []
@@ -165,15 +224,21 @@ def _by_lambda(comparison: Comparison, stem: str, add: _Files) -> Section:
             cells.append(_marked(f"{value:.4f}", value, value == table.values[i].max(), "best at this λ", below))
         rows.append(cells)
     header = ("λ", *(named(name) for name in table.algorithms))
-    files = add("by-lambda", csv=table.csv, tex=table.latex)
-    grid = Grid("Average inter-algorithm score; the best at each λ is bold.", header, rows, files=files)
+    files = add(f"by-lambda{end}", csv=table.csv, tex=table.latex)
+    grid = Grid(f"Average {SCORE_NAMES[stretch]}; the best at each λ is bold.", header, rows, files=files)
     return replace(found, tables=[grid])
 
 
-def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files) -> Section:
-    make = {f"{stem}_profile": ("the performance profile", lambda: comparisons.profile(comparison, lambda_))}
-    found = _charts("Today's statistics", make)
-    rows, baseline = comparison.statistics(lambda_), comparison.baseline
+def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files, stretch: Stretch) -> Section:
+    end = _ending(stretch)
+    make = {
+        f"{stem}_profile{end}": (
+            "the performance profile",
+            lambda: comparisons.profile(comparison, lambda_, stretch),
+        )
+    }
+    found = _charts(f"Today's statistics: {SCORE_NAMES[stretch]}", make)
+    rows, baseline = comparison.statistics(lambda_, stretch), comparison.baseline
     if not rows:
         return found  # which says why
     columns: dict[str, list[Interval | None]] = {
@@ -190,25 +255,28 @@ def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files) 
     ]
     reasons = {each.reason for row in rows for each in (row.mean, row.iqm) if each.reason}
     caption = f"Of normalised scores at λ = {lambda_:g}; of the optimality gap less is better, else more."
-    files = add("statistics", csv=lambda: tables.statistics_csv(rows))
+    files = add(f"statistics{end}", csv=lambda: tables.statistics_csv(rows))
     grid = Grid(caption, ("algorithm", *columns), cells, files=files)
     lines = [*found.paragraphs, *(f"No intervals: {reason}." for reason in sorted(reasons)[:1])]
     return replace(found, paragraphs=lines, tables=[grid])
 
 
-def _games(comparison: Comparison, lambda_: float, add: _Files) -> Section:
+def _games(comparison: Comparison, lambda_: float, add: _Files, stretch: Stretch) -> Section:
     files: dict[float, list[str]] = {}
+    title = f"Game by game: {SCORE_NAMES[stretch]}"
     for other in comparison.lambdas or (lambda_,):
-        table = comparison.table(other)
+        table = comparison.table(other, stretch)
         if table.games and len(table.algorithms) > 1:
-            printed = tables.table_3(comparison, other)
-            files[other] = add(f"games-lambda-{other:g}", csv=printed.csv, tex=printed.latex)
-    table = comparison.table(lambda_)
+            printed = tables.table_3(comparison, other, stretch)
+            files[other] = add(f"games-lambda-{other:g}{_ending(stretch)}", csv=printed.csv, tex=printed.latex)
+    table = comparison.table(lambda_, stretch)
     left_out = [game for game in comparison.games if game not in table.games]
     lines = [f"Not all algorithms have runs of {listed(left_out)} at λ = {lambda_:g}: left out."] if left_out else []
     if not table.games:
-        return Section("Game by game", lines or ["No game has runs yet."])
-    is_best = tables.table_3(comparison, lambda_).best if lambda_ in files else np.zeros(table.values.shape, bool)
+        return Section(title, lines or ["No game has runs yet."])
+    is_best = np.zeros(table.values.shape, bool)
+    if lambda_ in files:
+        is_best = tables.table_3(comparison, lambda_, stretch).best
     rows = []
     for g, game in enumerate(table.games):
         counts = table.num_runs[g].tolist()
@@ -219,26 +287,36 @@ def _games(comparison: Comparison, lambda_: float, add: _Files) -> Section:
         runs = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
         rows.append([Cell(game), *cells, Cell(runs, number=float(min(counts)))])
     grid = Grid(
-        f"Mean final scores at λ = {lambda_:g}; the best of each game is bold. Click a column's name to sort.",
+        f"Mean {SCORE_NAMES[stretch]} at λ = {lambda_:g}; the best of each game is bold. Click a column's name to "
+        "sort.",
         ("game", *(named(name) for name in table.algorithms), "runs of each"),
         rows,
         sortable=True,
         files=files.get(lambda_, ()),
     )
-    return Section("Game by game", lines, tables=[grid])
+    return Section(title, lines, tables=[grid])
 
 
-def _curves(study: Study, lambda_: float, stem: str) -> Section:
+def _ending(stretch: Stretch) -> str:
+    """Of the names of files; those of the training score have none."""
+    return "" if stretch == "final" else f"-{stretch}"
+
+
+def _curves(study: Study, lambda_: float, stem: str, *, evaluations: bool = False) -> Section:
     found = study.curves(lambda_)
-    names = unique(f"{stem}_curve-{slug(game)}" for game in found)
-    return _charts(
-        f"Learning curves, λ = {lambda_:g}",
-        {
-            name: (f"the curve of {game}", lambda game=game, runs=runs: curves.learning_curves(runs, title=game))
-            for name, (game, runs) in zip(names, found.items(), strict=True)
-        },
-        small=True,
-    )
+    end = "-evaluation" if evaluations else ""
+    names = unique(f"{stem}_curve{end}-{slug(game)}" for game in found)
+    makers = {}
+    for name, (game, runs) in zip(names, found.items(), strict=True):
+        draw = partial(curves.learning_curves, runs, title=game, evaluations=evaluations)
+        makers[name] = (f"the curve of {game}", draw)
+    what = "evaluations at ε ≈ 0" if evaluations else "training returns"
+    return _charts(f"Learning curves at λ = {lambda_:g}: {what}", makers, small=True)
+
+
+def _has_evaluations(study: Study) -> bool:
+    """On the way, not only at the end."""
+    return any(report.evaluation is not None for run in study.runs for report in run.reports if report.tick)
 
 
 def _telemetry(study: Study, lambda_: float, stem: str) -> Section:

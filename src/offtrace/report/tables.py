@@ -17,7 +17,7 @@ from offtrace.experiments.results import Study, scores
 from offtrace.experiments.store import StoredRun
 from offtrace.report.names import named
 from offtrace.scores import Averages, Claim, Comparison, Interval, Statistics, Table, published_table_3, times_best
-from offtrace.scores.comparison import Array, Scale
+from offtrace.scores.comparison import Array, Scale, Stretch
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What spreadsheets begin a formula with, or skip before one."""
@@ -53,7 +53,7 @@ class AveragesTable:
         if self.low is not None and self.high is not None:
             header += [f"{name}_{end}" for name in self.algorithms for end in ("low", "high")]
             columns += [np.stack([self.low, self.high], axis=-1).reshape(len(self.lambdas), -1)]
-        return _csv([header, *np.concatenate(columns, axis=1).tolist()])
+        return csv_text([header, *np.concatenate(columns, axis=1).tolist()])
 
     def latex(self) -> str:
         rows = [
@@ -81,7 +81,7 @@ class GamesTable:
     def csv(self) -> str:
         """A row for each game, without the last one of the printed table, which is no game."""
         rows = [[game, *row] for game, row in zip(self.games, self.values.tolist(), strict=True)]
-        return _csv([["game", *self.algorithms], *rows])
+        return csv_text([["game", *self.algorithms], *rows])
 
     def latex(self) -> str:
         rows = [
@@ -92,15 +92,15 @@ class GamesTable:
         return _tabular(["", *map(_heading, self.algorithms)], [*rows, last])
 
 
-def table_2(comparison: Comparison) -> AveragesTable:
+def table_2(comparison: Comparison, stretch: Stretch = "final") -> AveragesTable:
     """The average inter-algorithm score at every λ for which it is known."""
-    found = known_averages(comparison, "score")
+    found = known_averages(comparison, "score", stretch)
     return AveragesTable(found.lambdas, found.algorithms, found.value, found.low, found.high)
 
 
-def table_3(comparison: Comparison, lambda_: float) -> GamesTable:
-    """The mean final score of every algorithm on every game that has runs of all of them."""
-    table = comparison.table(lambda_)
+def table_3(comparison: Comparison, lambda_: float, stretch: Stretch = "final") -> GamesTable:
+    """The mean score of every algorithm on every game that has runs of all of them."""
+    table = comparison.table(lambda_, stretch)
     if not table.games or len(table.algorithms) < 2:
         raise ValueError(
             f"`comparison` must have a game with runs of 2 algorithms or more at λ = {lambda_:g}; it has none."
@@ -113,12 +113,12 @@ def table_3(comparison: Comparison, lambda_: float) -> GamesTable:
     return GamesTable(table.games, table.algorithms, table.values, best, tuple(counts.tolist()))
 
 
-def known_averages(comparison: Comparison, scale: Scale) -> Averages:
+def known_averages(comparison: Comparison, scale: Scale, stretch: Stretch = "final") -> Averages:
     """At all λ; where no game has runs of everything at all of them, at those λ where some game has."""
-    averages = comparison.averages(scale)
+    averages = comparison.averages(scale, stretch)
     if not np.isfinite(averages.value).all() and not comparison.printed:
-        some = [x for x in comparison.lambdas if comparison.complete_games([x])]
-        averages = comparison.averages(scale, lambdas=some) if some else averages
+        some = [x for x in comparison.lambdas if comparison.complete_games([x], stretch)]
+        averages = comparison.averages(scale, stretch, lambdas=some) if some else averages
     if not averages.value.size or not np.isfinite(averages.value).all():
         raise ValueError(
             f"`comparison` must have averages, which it has not: {averages.reason or 'there are no runs'}."
@@ -128,12 +128,15 @@ def known_averages(comparison: Comparison, scale: Scale) -> Averages:
 
 def claims_csv(claims: Sequence[Claim]) -> str:
     """A row for each claim of the paper."""
-    header = ["claim", "measure", "verdict", "difference", "low", "high", "num_games", "num_runs", "reason"]
+    header = ["claim", "measure", "verdict", "all_claims_together", "p_value"]
+    header += ["difference", "low", "high", "num_games", "num_runs", "reason"]
     rows = [
         [
             claim.text,
             claim.measure,
             claim.verdict,
+            claim.holm,
+            claim.p_value,
             *_numbers(claim.difference),
             claim.num_games,
             claim.difference.num_runs if claim.difference else 0,
@@ -141,7 +144,7 @@ def claims_csv(claims: Sequence[Claim]) -> str:
         ]
         for claim in claims
     ]
-    return _csv([header, *rows])
+    return csv_text([header, *rows])
 
 
 def statistics_csv(rows: Sequence[Statistics]) -> str:
@@ -152,13 +155,13 @@ def statistics_csv(rows: Sequence[Statistics]) -> str:
         [row.algorithm, *(x for name in measures for x in _numbers(getattr(row, name))), row.mean.num_runs]
         for row in rows
     ]
-    return _csv([header, *found])
+    return csv_text([header, *found])
 
 
 def runs_csv(study: Study) -> str:
     """A row for every run, of whatever status; only those that are done have scores."""
     header = ["game", "algorithm", "lambda", "seed", "status", "early", "final", "area", "evaluation", "file"]
-    return _csv([header, *map(_run_row, study.runs)])
+    return csv_text([header, *map(_run_row, study.runs)])
 
 
 # -- inside --------------------------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ def _numbers(interval: Interval | None) -> list[float | None]:
     return [interval.value, interval.low, interval.high] if interval else [None, None, None]
 
 
-def _csv(rows: Iterable[Iterable[Any]]) -> str:
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """What is None is empty."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)

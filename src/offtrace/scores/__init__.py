@@ -1,7 +1,7 @@
 """Inter-algorithm scores of Sec. 5, the paper's two tables of results, and today's statistics of a few runs."""
 
 from offtrace.scores.claims import Claim, claims
-from offtrace.scores.comparison import LEVEL, Averages, Comparison, Key, Statistics, Table, published_comparison
+from offtrace.scores.comparison import LEVEL, Comparison, published_comparison
 from offtrace.scores.estimates import iqm, mean, median, optimality_gap
 from offtrace.scores.inter_algorithm import (
     StepPoints,
@@ -21,8 +21,10 @@ from offtrace.scores.intervals import (
     stratified_bootstrap,
     verdict,
 )
+from offtrace.scores.layout import Averages, Key, Statistics, Table, is_baseline
 from offtrace.scores.published import AveragesByLambda, FinalScores, published_table_2, published_table_3
 from offtrace.scores.runs import RunScore, area_under_curve, normalised, run_score
+from offtrace.scores.verdicts import holm
 
 __all__ = [
     "LEVEL",
@@ -42,9 +44,11 @@ __all__ = [
     "average_scores",
     "claims",
     "distribution_steps",
+    "holm",
     "inter_algorithm_scores",
     "interval",
     "iqm",
+    "is_baseline",
     "mean",
     "median",
     "normalised",

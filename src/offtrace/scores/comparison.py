@@ -7,98 +7,49 @@ Two scales, each averaged over games (Sec. 5, App. F):
     level   over all λ:   0 is the worst and 1 the best mean of a game over algorithms and λ. Only levels can be
             compared across λ.
 
-Intervals are percentiles of a bootstrap that draws the seeds of every cell again, and takes the two ends of a scale
-as they were found; a copy of a cell (all algorithms are one at λ = 0, DQN is the same at every λ) is drawn with it. A
-comparison of one run each (the published one) draws games instead, if it says so by its `unit`.
+A game whose means differ by no more than noise explains has a wider scale (`offtrace.scores.scale`). Where the scores
+of random and of optimal play are known, both scales go from the one to the other instead.
+
+Intervals are Student's t: of seeds, with the two ends of a scale as they were found. A comparison of one run each
+(the published one) takes games instead, if it says so by its `unit`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from offtrace.scores.estimates import iqm, mean, optimality_gap
-from offtrace.scores.intervals import Interval, interval, probability_of_improvement
+from offtrace.scores.blocks import LEVEL, Blocks
+from offtrace.scores.cells import Cells, Scale, by_seed, gathered
+from offtrace.scores.declared import check_declared
+from offtrace.scores.layout import BASELINES, SINGLE, Averages, Key, Statistics, Stretch, Table, in_order, is_baseline
 from offtrace.scores.published import AveragesByLambda, published_table_2, published_table_3
-from offtrace.scores.runs import normalised
+from offtrace.scores.scale import Array
+from offtrace.scores.today import statistics_of
 
-Array = NDArray[np.float64]
-Stretch = Literal["final", "early", "area"]
-Scale = Literal["score", "level"]
-
-BASELINES = ("dqn", "one_step")
-"""They have no λ: one run is theirs at every λ, stored at 0."""
-ORDER = ("retrace", "tree_backup", "q_lambda", "q_star", "dqn", "one_step")
-NUM_DRAWS = 2000
-LEVEL = 0.95
-
-
-class Key(NamedTuple):
-    """A cell."""
-
-    game: str
-    algorithm: str
-    lambda_: float
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Mean scores at one λ, of games with runs of every algorithm: `values` and `num_runs` (games, algorithms)."""
-
-    games: tuple[str, ...]
-    algorithms: tuple[str, ...]
-    values: Array
-    num_runs: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Averages:
-    """Averages over games, (λ, algorithms) each; where `low` and `high` are None, `reason` says why."""
-
-    lambdas: tuple[float, ...]
-    algorithms: tuple[str, ...]
-    value: Array
-    low: Array | None
-    high: Array | None
-    num_games: int
-    num_runs: int
-    reason: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Draws:
-    """Averages over games (algorithms, λ), and what other seeds would have given (draws, algorithms, λ)."""
-
-    found: Array
-    drawn: Array | None
-    games: tuple[str, ...]
-    algorithms: tuple[str, ...]
-    lambdas: tuple[float, ...]
-    num_runs: int
-    reason: str | None = None
-
-
-class Statistics(NamedTuple):
-    """Of one algorithm at one λ, on the scale of the inter-algorithm score."""
-
-    algorithm: str
-    mean: Interval
-    iqm: Interval
-    optimality_gap: Interval
-    improvement: Interval | None
-    """How likely one of its runs beats one of the baseline's; None for the baseline itself, or without one."""
-    area: Interval | None
-    """The mean for areas under learning curves; None where there are no curves."""
+__all__ = [
+    "BASELINES",
+    "LEVEL",
+    "Array",
+    "Averages",
+    "Comparison",
+    "Key",
+    "Scale",
+    "Statistics",
+    "Stretch",
+    "Table",
+    "is_baseline",
+    "published_comparison",
+]
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """What is compared: the scores of every run of every cell.
 
-    >>> runs = {Key("pong", "retrace", 1.0): (20.0, 21.0), Key("pong", "dqn", 0.0): (18.0, 19.0)}
+    >>> runs = {Key("pong", "retrace", 1.0): (20.0, 21.0), Key("pong", "dqn", 0.0): (8.0, 9.0)}
     >>> mine = Comparison("mine", {"final": runs})
     >>> mine.averages("score").value.tolist()
     [[1.0, 0.0]]
@@ -106,65 +57,64 @@ class Comparison:
 
     name: str
     runs: Mapping[Stretch, Mapping[Key, Sequence[float]]]
-    """`final`, `early`: mean returns over the last and the first tenth of a run; `area`: of its learning curve."""
+    """`final`, `early`: mean returns over the last and the first tenth of a run, as it explores; `area`: of its
+    learning curve; `evaluation`: of episodes at its end, at ε ≈ 0."""
     unit: Literal["seeds", "games"] = "seeds"
-    """What intervals draw again."""
+    """What would be drawn anew: intervals are of these."""
     paired: bool = False
-    """Run i of every cell of a game shares its random numbers, so that they are drawn again together."""
+    """Run i of every cell has seed i: short for `seeds`."""
     printed: AveragesByLambda | None = None
     """Average scores by λ, of which only these averages are known."""
     final_means: str = "Final: mean returns over the last tenth of a run."
     """What the final scores are, for a caption."""
     notes: tuple[str, ...] = field(default=())
     """What a reader should know of where the runs are from."""
+    seeds: Mapping[Stretch, Mapping[Key, Sequence[int]]] = field(default_factory=dict)
+    """The seed of each run, in the order of `runs`; what a seed does to several cells is then accounted for."""
+    copies: Mapping[Key, Key] = field(default_factory=dict)
+    """Cells that *are* another one, as all algorithms are at λ = 0. Equal numbers alone never make a copy."""
+    anchors: Mapping[str, tuple[float, float]] | None = None
+    """An exact scale for every game: the score of random play, and that of the optimal policy."""
 
     def __post_init__(self) -> None:
-        for stretch, runs in self.runs.items():
-            for key, values in runs.items():
-                if not len(values) or not np.isfinite(values).all():
-                    rule = "be finite scores, one or more"
-                    raise ValueError(f"`runs[{stretch!r}]` must {rule}; got {values} at {key}.")
-                if key.algorithm in BASELINES and key.lambda_:
-                    raise ValueError(f"`runs[{stretch!r}]` must have {key.algorithm} at λ = 0; got {key}.")
-            if self.paired and len({(key.game, len(values)) for key, values in runs.items()}) > len(self.games):
-                raise ValueError("`paired` must be False where the cells of a game have different numbers of runs.")
+        check_declared(self)
+
+    @cached_property
+    def _keys(self) -> frozenset[Key]:
+        final = self.runs.get("final", {})
+        return frozenset(final) | {copy for copy, source in self.copies.items() if source in final}
 
     @cached_property
     def games(self) -> tuple[str, ...]:
-        return tuple(sorted({key.game for key in self.runs.get("final", {})}))
+        return tuple(sorted({key.game for key in self._keys}))
 
     @cached_property
     def algorithms(self) -> tuple[str, ...]:
-        """In the paper's order of merit, then others by name, and baselines last."""
-        found = {key.algorithm for key in self.runs.get("final", {})}
-        place = {name: i if name not in BASELINES else 1_000 + i for i, name in enumerate(ORDER)}
-        return tuple(sorted(found, key=lambda name: (place.get(name, 500), name)))
+        """In the paper's order of merit, then others by name, and baselines last; variants after what they vary."""
+        return in_order({key.algorithm for key in self._keys})
 
     @cached_property
     def lambdas(self) -> tuple[float, ...]:
         """Of the algorithms that have one."""
         printed = self.printed.lambdas.tolist() if self.printed else ()
-        return tuple(
-            sorted({k.lambda_ for k in self.runs.get("final", {}) if k.algorithm not in BASELINES} | {*printed})
-        )
+        return tuple(sorted({key.lambda_ for key in self._keys if not is_baseline(key.algorithm)} | {*printed}))
 
     @property
     def baseline(self) -> str | None:
-        return next((name for name in self.algorithms if name in BASELINES), None)
+        return next((name for name in self.algorithms if is_baseline(name)), None)
 
     def cell(self, game: str, algorithm: str, lambda_: float, stretch: Stretch = "final") -> Array:
-        """The scores of its runs, in order unless they are paired; empty if there are none."""
-        key = Key(game, algorithm, 0.0 if algorithm in BASELINES else lambda_)
-        runs = np.asarray(self.runs.get(stretch, {}).get(key, ()), dtype=np.float64)
-        return runs if self.paired else np.sort(runs)
+        """The scores of its runs, by seed if seeds are known, else in order; empty if there are none."""
+        return self._runs(self._source(game, algorithm, lambda_), stretch)[0].copy()
 
     def complete_games(self, lambdas: Sequence[float], stretch: Stretch = "final") -> tuple[str, ...]:
         """Those with a run of every algorithm at every one of these λ."""
-        return tuple(
-            game
-            for game in self.games
-            if all(self.cell(game, name, x, stretch).size for name in self.algorithms for x in lambdas)
-        )
+        asked = ("complete", tuple(lambdas), stretch)
+        if asked not in self._known:
+            found, sources = self.runs.get(stretch, {}), self._sources(asked[1])
+            is_complete = [all(key in found for row in of for key in row) for of in sources]
+            self._known[asked] = tuple(game for game, it_is in zip(self.games, is_complete, strict=True) if it_is)
+        return self._known[asked]
 
     def table(self, lambda_: float, stretch: Stretch = "final") -> Table:
         """As the paper's Table 3."""
@@ -176,135 +126,163 @@ class Comparison:
 
     def averages(self, scale: Scale, stretch: Stretch = "final", lambdas: Sequence[float] | None = None) -> Averages:
         """As the paper's Table 2, with intervals."""
-        draws = self.draws(scale, stretch, lambdas)
+        blocks = self.blocks(scale, stretch, lambdas)
         low = high = None
-        if draws.drawn is not None:
-            low, high = (ends.T for ends in np.quantile(draws.drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0))
+        if blocks.rows is not None and blocks.reason is None:
+            found = blocks.estimate(np.eye(blocks.value.size).reshape(-1, *blocks.value.shape))
+            low, high = (self._in_range(end.reshape(blocks.value.shape).T) for end in found.interval(LEVEL))
         return Averages(
-            draws.lambdas,
-            draws.algorithms,
-            draws.found.T,
+            blocks.lambdas,
+            blocks.algorithms,
+            blocks.value.T,
             low,
             high,
-            len(draws.games),
-            draws.num_runs,
-            draws.reason,
+            len(blocks.games),
+            blocks.num_runs,
+            blocks.reason,
         )
 
-    def draws(self, scale: Scale, stretch: Stretch = "final", lambdas: Sequence[float] | None = None) -> Draws:
-        """The averages over games, and their bootstrap; the same numbers every time."""
+    def blocks(
+        self,
+        scale: Scale,
+        stretch: Stretch = "final",
+        lambdas: Sequence[float] | None = None,
+        algorithms: Sequence[str] | None = None,
+    ) -> Blocks:
+        """The averages over games, and what they are sums of; of some algorithms only, on the scale of all."""
         lambdas = self.lambdas if lambdas is None else tuple(lambdas)
+        names = self.algorithms if algorithms is None else tuple(algorithms)
         games = self.complete_games(lambdas, stretch)
         if self.printed and not games and stretch == "final":
-            return self._of_print(self.printed, scale, lambdas)
-        shape = (len(self.algorithms), len(lambdas))
-        if not games or not lambdas or len(self.algorithms) < 2:
-            at = ", ".join(f"{x:g}" for x in lambdas)
-            nothing = f"no game has runs of {' and '.join(self.algorithms) or 'anything'}" + (at and f" at λ = {at}")
-            reason = nothing if len(self.algorithms) != 1 else f"only {self.algorithms[0]} was run"
-            return Draws(np.full(shape, np.nan), None, (), self.algorithms, lambdas, 0, reason)
-        cells = [[[self.cell(g, a, x, stretch) for x in lambdas] for a in self.algorithms] for g in games]
-        means = np.array([[[cell.mean() for cell in row] for row in game] for game in cells])
-        worst, best = _ends(means, scale)
-        on_scale = _scaled(means, worst, best)
-        # a copy counts once: a baseline's runs are the same at every λ, and at λ = 0 all algorithms may be one
-        num_runs = sum(cell.size for game in cells for cell in self._different(game, lambdas))
-        drawn, reason = self._drawn(cells, on_scale, worst, best)
-        return Draws(on_scale.mean(0), drawn, games, self.algorithms, lambdas, num_runs, reason)
+            return self._of_print(self.printed, scale, lambdas, names)
+        if not games or not lambdas or (len(self.algorithms) < 2 and self.anchors is None):
+            return _nothing(np.full((len(names), len(lambdas)), np.nan), names, lambdas, self._why_nothing(lambdas))
+        cells = self._cells(games, lambdas, stretch)
+        ends, columns = cells.ends(scale), [self.algorithms.index(name) for name in names]
+        means = ends.of(cells.means[cells.source])[:, columns]
+        if self.unit == "games":
+            rows, sizes = means, np.array([len(games)])
+            fills = np.ones((1, *means.shape[1:]), dtype=bool)
+        else:
+            rows, sizes, fills = cells.rows(scale, columns)
+        reason = None
+        if sizes.min() < 2:
+            reason = "one game has no spread" if self.unit == "games" else SINGLE
+        value = means.mean(0)
+        if self.anchors is None:
+            value = np.clip(value, 0.0, 1.0)  # rounding aside, it is between them
+        return Blocks(value, rows, sizes, fills, games, names, lambdas, cells.num_runs, reason)
 
-    def statistics(self, lambda_: float) -> list[Statistics]:
+    def games_without_scale(
+        self, scale: Scale = "level", stretch: Stretch = "final", lambdas: Sequence[float] | None = None
+    ) -> tuple[str, ...]:
+        """Those whose means differ by no more than noise explains; for scores, at one λ or more."""
+        lambdas = self.lambdas if lambdas is None else tuple(lambdas)
+        games = self.complete_games(lambdas, stretch)
+        if not games or not lambdas:
+            return ()
+        is_floored = self._cells(games, lambdas, stretch).ends(scale).is_floored
+        return tuple(game for g, game in enumerate(games) if is_floored[g].any())
+
+    def run_scores(self, lambda_: float, stretch: Stretch = "final") -> dict[str, dict[str, Array]]:
+        """Every run at one λ on the scale of the score, cut off at 0 and 1: algorithm, then game, then runs.
+
+        >>> runs = {Key("pong", "retrace", 1.0): (19.0, 21.0), Key("pong", "dqn", 0.0): (10.0, 10.0)}
+        >>> Comparison("mine", {"final": runs}).run_scores(1.0)["retrace"]["pong"]  # 0.9 and 1.1
+        array([0.9, 1. ])
+        """
+        games = self.complete_games([lambda_], stretch)
+        if not games or (len(self.algorithms) < 2 and self.anchors is None):
+            return {}
+        cells = self._cells(games, (lambda_,), stretch)
+        ends = cells.ends("score")
+        return {
+            name: {game: np.clip(cells.run_scores(ends, g, a, 0), 0.0, 1.0) for g, game in enumerate(games)}
+            for a, name in enumerate(self.algorithms)
+        }
+
+    def statistics(self, lambda_: float, stretch: Stretch = "final") -> list[Statistics]:
         """Today's statistics at one λ, one row for each algorithm; none where no game is complete."""
-        games = self.complete_games([lambda_])
-        if not games or len(self.algorithms) < 2:
-            return []
-        z, area = self._normalised(games, lambda_, "final"), self._normalised(games, lambda_, "area")
-        rows = []
-        for name in self.algorithms:
-            baseline = z[self.baseline] if self.baseline not in (None, name) else None
-            rows.append(
-                Statistics(
-                    name,
-                    *(interval(z[name], f, rng=np.random.default_rng(0)) for f in (mean, iqm, optimality_gap)),
-                    probability_of_improvement(z[name], baseline, rng=np.random.default_rng(0)) if baseline else None,
-                    interval(area[name], mean, rng=np.random.default_rng(0)) if area else None,
-                )
-            )
-        return rows
+        return statistics_of(self, lambda_, stretch)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _normalised(self, games: Sequence[str], lambda_: float, stretch: Stretch) -> dict[str, dict[str, Array]]:
-        if not set(games) <= set(self.complete_games([lambda_], stretch)):
-            return {}
-        return normalised({a: {g: self.cell(g, a, lambda_, stretch) for g in games} for a in self.algorithms})
+    def _source(self, game: str, algorithm: str, lambda_: float) -> Key:
+        key = Key(game, algorithm, 0.0 if is_baseline(algorithm) else lambda_)
+        return self.copies.get(key, key)
 
-    def _different(self, game: list[list[Array]], lambdas: Sequence[float]) -> list[Array]:
-        """The cells of a game without copies of the first one, at λ = 0."""
-        found: list[Array] = []
-        for a, (name, row) in enumerate(zip(self.algorithms, game, strict=True)):
-            is_copy = a > 0 and lambdas[0] == 0 and np.array_equal(row[0], game[0][0])
-            found += row[int(is_copy) : 1 if name in BASELINES else None]
+    @cached_property
+    def _known(self) -> dict[Any, Any]:
+        """What was asked for before."""
+        return {}
+
+    def _sources(self, lambdas: tuple[float, ...]) -> list[list[list[Key]]]:
+        """Where the runs are, (games, algorithms, λ)."""
+        if lambdas not in self._known:
+            at = {name: [0.0] * len(lambdas) if is_baseline(name) else lambdas for name in self.algorithms}
+            keys = [[[Key(game, name, x) for x in at[name]] for name in self.algorithms] for game in self.games]
+            self._known[lambdas] = [[[self.copies.get(key, key) for key in row] for row in of] for of in keys]
+        return self._known[lambdas]
+
+    def _runs(self, key: Key, stretch: Stretch) -> tuple[Array, tuple[int, ...] | None]:
+        """The runs of a cell and their seeds, both in the order of the seeds."""
+        if (key, stretch) not in self._known:
+            runs = np.array(self.runs.get(stretch, {}).get(key, ()), dtype=np.float64)
+            seeds = self.seeds.get(stretch, {}).get(key)
+            if self.paired:
+                seeds = range(runs.size)
+            self._known[key, stretch] = by_seed(runs, seeds)
+        return self._known[key, stretch]
+
+    def _cells(self, games: Sequence[str], lambdas: Sequence[float], stretch: Stretch) -> Cells:
+        asked = ("cells", tuple(games), tuple(lambdas), stretch)
+        if asked in self._known:
+            return self._known[asked]
+        is_part = lambdas != self.lambdas and set(lambdas) <= set(self.lambdas)
+        if is_part and games == self.complete_games(self.lambdas, stretch):
+            found = self._cells(games, self.lambdas, stretch).at([self.lambdas.index(x) for x in lambdas])
+        else:
+            keys = [of for game, of in zip(self.games, self._sources(asked[2]), strict=True) if game in games]
+            anchors = None
+            if self.anchors is not None:
+                anchors = [self.anchors[game] for game in games]
+            found = gathered(keys, lambda key: self._runs(key, stretch), anchors)
+        self._known[asked] = found
         return found
 
-    def _drawn(
-        self, cells: list[list[list[Array]]], on_scale: Array, worst: Array, best: Array
-    ) -> tuple[Array | None, str | None]:
-        """(draws, algorithms, λ), or why not."""
-        rng = np.random.default_rng(0)
-        if self.unit == "games":
-            if len(cells) < 2:
-                return None, "one game has no spread"
-            picked = rng.integers(len(cells), size=(NUM_DRAWS, len(cells)))
-            return on_scale[picked].mean(1), None
-        if min(cell.size for game in cells for row in game for cell in row) < 2:
-            return None, "some cell has a single run, and one run has no spread; add a seed"
-        total = np.zeros((NUM_DRAWS, *on_scale.shape[1:]))
-        for g, game in enumerate(cells):
-            means, picks = np.empty_like(total), {}
-            for a, row in enumerate(game):
-                for i, cell in enumerate(row):
-                    key = b"" if self.paired else cell.tobytes()
-                    if key not in picks:
-                        picks[key] = rng.integers(cell.size, size=(NUM_DRAWS, cell.size))
-                    means[:, a, i] = cell[picks[key]].mean(1)
-            total += _scaled(means, worst[g], best[g])
-        return total / len(cells), None
+    def _in_range(self, ends: Array) -> Array:
+        """Between the worst and the best, or below the optimum."""
+        return np.clip(ends, 0.0 if self.anchors is None else -np.inf, 1.0)
 
-    def _of_print(self, printed: AveragesByLambda, scale: Scale, lambdas: Sequence[float]) -> Draws:
-        names = [name for name in self.algorithms if name in printed.algorithms]
+    def _why_nothing(self, lambdas: Sequence[float]) -> str:
+        if len(self.algorithms) == 1:
+            return f"only {self.algorithms[0]} was run"
+        at = ", ".join(f"{x:g}" for x in lambdas)
+        return f"no game has runs of {' and '.join(self.algorithms) or 'anything'}" + (at and f" at λ = {at}")
+
+    def _of_print(
+        self, printed: AveragesByLambda, scale: Scale, lambdas: Sequence[float], names: Sequence[str]
+    ) -> Blocks:
+        names = tuple(name for name in names if name in printed.algorithms)
         rows, columns = np.isin(printed.lambdas, lambdas), [printed.algorithms.index(name) for name in names]
         found = printed.averages[rows][:, columns].T
         reason = "only averages are printed, without the runs behind them"
         if scale == "level":
             found, reason = np.full_like(found, np.nan), "averages are printed for each λ by itself: no level follows"
-        return Draws(found, None, (), tuple(names), tuple(printed.lambdas[rows].tolist()), 0, reason)
+        return _nothing(found, names, tuple(printed.lambdas[rows].tolist()), reason)
+
+
+def _nothing(value: Array, names: Sequence[str], lambdas: Sequence[float], reason: str) -> Blocks:
+    nowhere = np.zeros((0, *value.shape), dtype=bool)
+    return Blocks(value, None, np.zeros(0, int), nowhere, (), tuple(names), tuple(lambdas), 0, reason)
 
 
 def published_comparison() -> Comparison:
     """The paper's own: Table 3 as one run of every game at λ = 1, and the averages by λ that Table 2 prints."""
     final = published_table_3()
     runs = {
-        Key(game, name, 0.0 if name in BASELINES else 1.0): (float(final.scores[g, a]),)
+        Key(game, name, 0.0 if is_baseline(name) else 1.0): (float(final.scores[g, a]),)
         for g, game in enumerate(final.games)
         for a, name in enumerate(final.algorithms)
     }
     return Comparison("The paper's 60 Atari games", {"final": runs}, unit="games", printed=published_table_2())
-
-
-def _ends(means: Array, scale: Scale) -> tuple[Array, Array]:
-    """The worst and the best of means (…, algorithms, λ), at each λ or of all of them."""
-    axes = -2 if scale == "score" else (-2, -1)
-    return means.min(axes, keepdims=True), means.max(axes, keepdims=True)
-
-
-def _scaled(means: Array, worst: Array, best: Array) -> Array:
-    """Means (…, algorithms, λ) between the worst and the best; ½ where those are equal, up to rounding.
-
-    >>> means = np.array([[1.0, 5.0], [3.0, 5.0]])
-    >>> _scaled(means, *_ends(means, "score")).tolist()
-    [[0.0, 0.5], [1.0, 0.5]]
-    >>> _scaled(means, *_ends(means, "level")).tolist()
-    [[0.0, 1.0], [0.5, 1.0]]
-    """
-    differ = best - worst > 2.0**-40 * np.maximum(np.abs(best), np.abs(worst))
-    return np.where(differ, (means - worst) / np.where(differ, best - worst, 1.0), 0.5)

@@ -16,7 +16,7 @@ Verdict = Literal["holds", "does not hold", "cannot tell"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A statistic and its bootstrap interval; without one, `low` and `high` are None and `reason` says why."""
+    """A statistic and its interval; without one, `low` and `high` are None and `reason` says why."""
 
     value: float
     low: float | None

@@ -1,6 +1,6 @@
 """From curves to one number for each run, and from there to the scale of the inter-algorithm score."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace.scores.pools import Array, Scores, check_games, pool_of, real_numbers, vector
+from offtrace.scores.scale import Ends, ends_of, noise_floor, unit_of
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def run_score(
     return RunScore(float(num_episodes[inside] @ returns[inside] / total), int(total))
 
 
-def normalised(scores_by_algorithm: Mapping[str, Scores]) -> dict[str, dict[str, Array]]:
+def normalised(scores_by_algorithm: Mapping[str, Scores], *, clip: bool = False) -> dict[str, dict[str, Array]]:
     """Every run on the scale of its game's inter-algorithm score: 0 the worst algorithm's mean, 1 the best one's.
 
         z_{g,a,i} = (s_{g,a,i} − min_b s̄_{g,b}) / (max_b s̄_{g,b} − min_b s̄_{g,b})        (Sec. 5, of the means s̄)
@@ -110,9 +111,9 @@ def normalised(scores_by_algorithm: Mapping[str, Scores]) -> dict[str, dict[str,
     Same layout as `scores_by_algorithm`: algorithm, then game, then runs.
 
     The mean of an algorithm's z on a game is `inter_algorithm_scores` of the means, so the paper's average is `mean`
-    of this. Single runs lie outside [0, 1] too, and far outside on a game where all algorithms are nearly alike.
-    Where their means are all equal there is no scale and every run is 1/2, as there. An interval of z takes the two
-    ends of the scale as known.
+    of this. Single runs lie outside [0, 1] too, unless `clip` cuts them off there. Where the means differ by no more
+    than noise explains, the scale is as wide as that noise, and they lie around 1/2 (see `offtrace.scores.scale`);
+    where nothing differs at all, every run is 1/2. An interval of z takes the two ends of the scale as known.
 
     >>> z = normalised({"retrace": {"pong": [18.0, 22.0]}, "dqn": {"pong": [10.0, 10.0, 10.0]}})
     >>> z["retrace"]["pong"], z["dqn"]["pong"]
@@ -132,17 +133,27 @@ def normalised(scores_by_algorithm: Mapping[str, Scores]) -> dict[str, dict[str,
     }
     for g, game in enumerate(pools[first].games):
         runs = {a: pool.values[pool.slices[g]] for a, pool in pools.items()}
-        means = {a: _exact_mean(values) for a, values in runs.items()}
-        worst, best = min(means.values()), max(means.values())
+        unit = unit_of(np.concatenate([*runs.values()]))
+        runs = {a: np.ldexp(values, -unit) for a, values in runs.items()}
+        ends = _ends([*runs.values()])
         for a, values in runs.items():
-            with np.errstate(over="ignore"):
-                z[a][game] = (values - worst) / (best - worst) if best > worst else np.full(len(values), 0.5)
-            if not np.isfinite(z[a][game]).all():
-                raise ValueError(
-                    f"`scores_by_algorithm` must have a z that float64 can hold, got means from {worst} to {best} "
-                    f"and runs {values.tolist()} of {a!r} at game {game!r}; leave that game out"
-                )
+            of_runs = ends.of(values)
+            if clip:
+                of_runs = np.clip(of_runs, 0.0, 1.0)
+            z[a][game] = of_runs
     return z
+
+
+def _ends(cells: Sequence[Array]) -> Ends:
+    """The scale of one game."""
+    means = [_exact_mean(cell) for cell in cells]
+    floor = noise_floor(
+        squares=np.array(sum(((cell - mean) ** 2).sum() for cell, mean in zip(cells, means, strict=True))),
+        num_cells=np.array(len(cells)),
+        num_runs=np.array(sum(len(cell) for cell in cells)),
+        inverse_sizes=np.array(sum(1.0 / len(cell) for cell in cells)),
+    )
+    return ends_of(np.array(min(means)), np.array(max(means)), floor)
 
 
 def _curve(steps: ArrayLike, *, returns: Array) -> tuple[Array, Array]:

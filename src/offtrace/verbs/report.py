@@ -3,18 +3,21 @@
 import json as json_module
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 STYLES = {"holds": "green", "does not hold": "red", "cannot tell": "dim"}
 SIGNS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
+SCORES = {"final": "training score", "evaluation": "at ε ≈ 0"}
 TRACES = ("one_step", "importance_sampling", "q_lambda", "tree_backup", "retrace")
 
 
@@ -77,10 +80,13 @@ def report(
     else:
         for study in told:
             console.print(_table(study), "")
+    from offtrace.report.findings import findings, materials_of
+
     failed, left = (sum(run.status in which for run in runs) for which in (("failed",), ("missing", "running")))
     state = "".join(f", {n} {word}" for n, word in ((failed, "failed"), (left, "not done yet")) if n)
     done = len(runs) - failed - left
     console.print(f"{done} of {len(runs)} runs are done{state}.", markup=False, highlight=False)
+    print_findings(findings(materials_of(found)), console)
     console.print(f"Open [bold]{escape(str(page))}[/bold]", highlight=False, soft_wrap=True)
 
 
@@ -98,14 +104,33 @@ def theory() -> Any:
     return safety_section(analyze(mdp, pi=pi, mu=mu, traces=TRACES))
 
 
+def print_findings(sentences: Sequence[str], console: Console) -> None:
+    """The last thing that is printed before the page's path."""
+    for sentence in sentences:
+        console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+
+
 def _table(study: dict[str, Any]) -> Table:
+    """A row for each claim, with its verdict and difference by each score."""
     name = "".join(sign if sign.isprintable() else "\ufffd" for sign in study["study"])
-    table = Table("claim of the paper", "verdict", "difference", title=Text(name), box=None, pad_edge=False)
+    kinds = list(dict.fromkeys(row["score"] for row in study["claims"]))
+    table = Table("claim of the paper", title=Text(name), box=None, pad_edge=False)
+    for kind in kinds:
+        table.add_column(SCORES[kind] if len(kinds) > 1 else "verdict")
     table.title_justify, table.title_style = "left", "bold"
+    by_text: dict[str, dict[str, dict[str, Any]]] = {}
     for row in study["claims"]:
-        verdict = row["verdict"]
-        table.add_row(row["claim"], Text(f"{SIGNS[verdict]} {verdict}", STYLES[verdict]), _difference(row))
+        by_text.setdefault(row["claim"], {})[row["score"]] = row
+    for text, rows in by_text.items():
+        table.add_row(text, *(_verdict(rows.get(kind)) for kind in kinds))
     return table
+
+
+def _verdict(row: dict[str, Any] | None) -> Text:
+    if row is None:
+        return Text("")
+    verdict = row["verdict"]
+    return Text(f"{SIGNS[verdict]} {_difference(row)}", STYLES[verdict])
 
 
 def _difference(row: dict[str, Any]) -> str:

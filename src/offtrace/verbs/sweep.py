@@ -21,11 +21,12 @@ from offtrace.verbs.numbers import count, number
 
 def sweep(
     games: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="ENV …")] = (),
-    preset: Literal["figure_1", "table_2", "table_3"] | None = None,
+    preset: Literal["figure_1", "table_2", "table_3", "ladder"] | None = None,
     scale: Literal["pocket", "minatar", "atari"] | None = None,
     traces: tuple[str, ...] = (),
     lambdas: tuple[float, ...] = (),
     seeds: int | None = None,
+    first_seed: int = 0,
     num_steps: int | None = None,
     step_size: float | None = None,
     output: Path = Path("results.sqlite"),
@@ -51,7 +52,8 @@ def sweep(
         scale: of the preset: pocket, minutes on two cores, if not given; minutes on one accelerator; the paper's own.
         traces: algorithms, by their names in `offtrace train`; the paper's four if none is named.
         lambdas: for those that have a λ; 1 if none is named.
-        seeds: runs of each cell; they have the seeds 0, 1, 2, …
+        seeds: number of seeds for each algorithm and λ.
+        first_seed: the first of them; the others follow it.
         num_steps: of each run; what suits the environment if not given.
         step_size: of each run; what suits the environment if not given.
         output: the file; made if it is not there.
@@ -64,7 +66,7 @@ def sweep(
     from offtrace.experiments import cluster
     from offtrace.experiments import engine as local
     from offtrace.experiments.presets import preset as named_preset
-    from offtrace.experiments.spec import Sweep, cells
+    from offtrace.experiments.spec import Sweep, cells, with_settings
     from offtrace.experiments.store import Store, fingerprint
 
     if not games and preset is None:
@@ -80,9 +82,11 @@ def sweep(
     given = {"games": games, "traces": traces, "lambdas": lambdas, "num_seeds": seeds}
     settings = {"num_steps": num_steps, "step_size": step_size}
     known = {name: value for name, value in settings.items() if value is not None}
+    if preset == "ladder" and (traces or lambdas):
+        raise ValueError("`--preset ladder` has algorithms of its own; leave out `--traces` and `--lambdas`.")
     chosen = replace(
-        chosen,
-        settings={**chosen.settings, **known},
+        with_settings(chosen, known),
+        first_seed=first_seed,
         **{name: value for name, value in given.items() if value not in ((), None)},
     )
     console = Console(stderr=json)

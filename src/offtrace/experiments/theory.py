@@ -1,0 +1,49 @@
+"""What the theory says of an MDP, without sampling: how far one step of each operator can stretch an error."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from offtrace import policies
+from offtrace.mdp import SMALL_WORLD, FiniteMDP
+from offtrace.operators import q_star
+from offtrace.safety import analyze
+
+TRACES = ("retrace", "tree_backup", "q_lambda")
+
+
+class Contraction(NamedTuple):
+    """A trace at one λ on one MDP."""
+
+    game: str
+    trace: str
+    lambda_: float
+    norm: float
+    """‖A‖: one step of R multiplies the largest error by this at most. Above 1 errors can grow."""
+    radius: float
+    """The factor of a step in the long run."""
+
+
+def contractions(
+    lambdas: Sequence[float],
+    mdps: Mapping[str, FiniteMDP] | None = None,
+    *,
+    behaviour_epsilon: float = 0.5,
+    target_epsilon: float = 0.1,
+) -> list[Contraction]:
+    """For policies that explore around the optimal one, of every MDP; of the small world unless told otherwise.
+
+    >>> found = contractions([1.0], {"fork": SMALL_WORLD["fork"]()})
+    >>> [(each.trace, round(each.norm, 2)) for each in found]
+    [('retrace', 0.9), ('tree_backup', 0.93), ('q_lambda', 9.35)]
+    """
+    if mdps is None:
+        mdps = {name: make() for name, make in SMALL_WORLD.items()}
+    found = []
+    for game, mdp in mdps.items():
+        q = q_star(mdp)
+        pi, mu = policies.epsilon_greedy(q, target_epsilon), policies.epsilon_greedy(q, behaviour_epsilon)
+        for row in analyze(mdp, pi=pi, mu=mu, traces=TRACES, lambdas=list(lambdas)):
+            if row.contraction is None or row.radius is None or row.lambda_ is None:
+                raise ValueError(f"`mdps` must be small enough to be solved exactly; {mdp} is not.")
+            found.append(Contraction(game, row.trace, float(row.lambda_), row.contraction, row.radius))
+    return found

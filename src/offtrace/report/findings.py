@@ -1,0 +1,200 @@
+"""What was found, in sentences: for the top of the page, and for the end of the terminal's output.
+
+A sentence says what the numbers say, with an interval, and whether that is enough for a verdict.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from offtrace.experiments.results import Study
+from offtrace.experiments.theory import Contraction, contractions
+from offtrace.mdp import SMALL_WORLD
+from offtrace.report.names import named
+from offtrace.scores import Comparison, Interval
+from offtrace.scores.comparison import LEVEL, Stretch
+from offtrace.scores.verdicts import FEWEST
+
+ASKED = (
+    "Munos et al. (2016) ask how to learn from data that another policy made. Their answer: Retrace(λ) and TB(λ) are "
+    "safe whatever the data, Q(λ) is not; and with long traces they learn faster than one-step updates, and DQN."
+)
+
+
+class Materials(NamedTuple):
+    """What sentences are made of; whatever is not there is not spoken of."""
+
+    theory: Sequence[Contraction] = ()
+    tables: Comparison | None = None
+    networks: Study | None = None
+
+
+def materials_of(studies: Sequence[Study]) -> Materials:
+    """Of a report: its first study, and the theory of its MDPs where those are the small world."""
+    if not studies:
+        return Materials()
+    theory: Sequence[Contraction] = ()
+    games = studies[0].comparison.games
+    if games and studies[0].comparison.anchors is not None and set(games) <= set(SMALL_WORLD):
+        theory = contractions(studies[0].comparison.lambdas or (1.0,), {game: SMALL_WORLD[game]() for game in games})
+    return Materials(theory, None, studies[0])
+
+
+def stretch_of(comparison: Comparison) -> Stretch:
+    """The score that findings speak of: the evaluation at ε ≈ 0 where there is one."""
+    return "evaluation" if comparison.runs.get("evaluation") else "final"
+
+
+def findings(materials: Materials) -> list[str]:
+    """Three sentences at most: safety, what traces bring, and what is behind the distance to DQN."""
+    return [each for each in (_safety(materials), _speed(materials), _distance(materials)) if each]
+
+
+def difference(
+    comparison: Comparison, one: tuple[str, float], other: tuple[str, float], stretch: Stretch
+) -> Interval | None:
+    """The average of one algorithm and λ less that of another, on the scale of levels; None without runs."""
+    if not {one[0], other[0]} <= set(comparison.algorithms):
+        return None
+    blocks = comparison.blocks("level", stretch)
+    if blocks.rows is None or not {one[1], other[1]} <= set(blocks.lambdas):
+        return None
+    weights = np.zeros((1, *blocks.value.shape))
+    for sign, (name, lambda_) in ((1.0, one), (-1.0, other)):
+        weights[0, blocks.algorithms.index(name), blocks.lambdas.index(lambda_)] += sign
+    found = blocks.estimate(weights)
+    low = high = None
+    if found.num_rows[0] >= FEWEST and found.has_spread[0]:
+        low, high = (float(end[0]) for end in found.interval(LEVEL))
+    return Interval(float(found.value[0]), low, high, blocks.num_runs, blocks.reason)
+
+
+# -- sentences -----------------------------------------------------------------------------------------------
+
+
+def _safety(materials: Materials) -> str:
+    parts = []
+    if materials.theory:
+        last = max(each.lambda_ for each in materials.theory)
+        worst = {
+            trace: max(each.norm for each in materials.theory if each.trace == trace and each.lambda_ == last)
+            for trace in ("retrace", "tree_backup", "q_lambda")
+        }
+        safe = max(worst["retrace"], worst["tree_backup"])
+        parts.append(
+            f"in theory one step of Q(λ) can make an error {worst['q_lambda']:.3g} times as large at λ = {last:g}, "
+            f"while Retrace and TB shrink it to {safe:.2f} or less"
+        )
+    in_tables = _fall(materials.tables)
+    if in_tables:
+        parts.append(f"in tables {in_tables}")
+    with_networks = _fall(None if materials.networks is None else materials.networks.comparison)
+    if with_networks:
+        parts.append(f"with networks {with_networks}")
+    return f"Safety: {'; '.join(parts)}." if parts else ""
+
+
+def _fall(comparison: Comparison | None) -> str:
+    """What Q(λ) and Retrace do between the smallest and the largest λ."""
+    if comparison is None or len(comparison.lambdas) < 2:
+        return ""
+    stretch, first, last = stretch_of(comparison), comparison.lambdas[0], comparison.lambdas[-1]
+    q = next((name for name in ("q_lambda", "q_star") if name in comparison.algorithms), None)
+    if q is None or "retrace" not in comparison.algorithms:
+        return ""
+    beside = difference(comparison, (q, last), ("retrace", last), stretch)
+    if beside is None:
+        return ""
+    levels = comparison.averages("level", stretch)
+    value = {
+        (name, x): levels.value[levels.lambdas.index(x), levels.algorithms.index(name)]
+        for name, x in ((q, first), (q, last), ("retrace", last))
+    }
+    return (
+        f"{named(q)} goes from {_score(value[q, first])} at λ = {first:g} to {_score(value[q, last])} at λ = "
+        f"{last:g}, where Retrace is at {_score(value['retrace', last])} (difference {told(beside)})"
+    )
+
+
+def _speed(materials: Materials) -> str:
+    """What Retrace and TB gain by their traces."""
+    study = materials.networks
+    comparison = study.comparison if study else materials.tables
+    if comparison is None or "retrace" not in comparison.algorithms or 0.0 not in comparison.lambdas:
+        return ""
+    stretch = stretch_of(comparison)
+    parts = []
+    for name in ("retrace", "tree_backup"):
+        if name not in comparison.algorithms:
+            continue
+        for lambda_ in [x for x in comparison.lambdas if x > 0]:
+            found = difference(comparison, (name, lambda_), (name, 0.0), stretch)
+            if found is not None:
+                parts.append((name, lambda_, found))
+    if not parts:
+        return ""
+    told_of = [(name, x, found) for name, x, found in parts if x == comparison.lambdas[-1]]
+    sure = sum(found.low is not None and found.low > 0 for _, _, found in parts)
+    most = " and ".join(f"{named(name).replace('λ', f'{x:g}')} gains {told(found)}" for name, x, found in told_of)
+    return (
+        f"Traces: compared with the same learner without a trace (λ = 0), {most}; {sure} of the {len(parts)} "
+        "settings of Retrace and TB with λ > 0 are above it by their intervals."
+    )
+
+
+def _distance(materials: Materials) -> str:
+    """From DQN to Retrace, one thing at a time."""
+    study = materials.networks
+    if study is None:
+        return ""
+    if study.ladder is None:
+        return _against_baseline(study.comparison)
+    ladder = study.ladder
+    stretch = stretch_of(ladder)
+    steps = (("target", "control"), ("double", "target"), ("windows", "double"), ("trace", "windows"))
+    words = {
+        "target": "its target policy",
+        "double": "double Q-learning",
+        "windows": "windows without a trace",
+        "trace": "the trace",
+    }
+    parts = []
+    for rung, before in steps:
+        found = difference(ladder, (rung, 1.0), (before, 1.0), stretch)
+        if found is not None:
+            parts.append(f"{words[rung]} {told(found)}")
+    whole = difference(ladder, ("trace", 1.0), ("control", 1.0), stretch)
+    if whole is None or not parts:
+        return ""
+    return f"DQN: from DQN to Retrace it is {told(whole)}; of that, {', '.join(parts)}."
+
+
+def _against_baseline(comparison: Comparison) -> str:
+    baseline, stretch = comparison.baseline, stretch_of(comparison)
+    if baseline is None or "retrace" not in comparison.algorithms or not comparison.lambdas:
+        return ""
+    last = comparison.lambdas[-1]
+    found = difference(comparison, ("retrace", last), (baseline, last), stretch)
+    if found is None:
+        return ""
+    return f"{named(baseline)}: Retrace({last:g}) is above it by {told(found)}."
+
+
+def told(found: Interval) -> str:
+    """
+    >>> told(Interval(0.25, 0.1, 0.4, 32)), told(Interval(-0.5, None, None, 2))
+    ('+0.25 [+0.10, +0.40]', '−0.50')
+    """
+    value = _signed(found.value)
+    if found.low is None or found.high is None:
+        return value
+    return f"{value} [{_signed(found.low)}, {_signed(found.high)}]"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+z.2f}".replace("-", "−")
+
+
+def _score(value: float) -> str:
+    return f"{value:z.2f}".replace("-", "−")

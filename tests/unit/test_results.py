@@ -1,0 +1,158 @@
+"""From stored runs to studies: scores, seeds, copies, variants, the ladder and exact scales."""
+
+from pathlib import Path
+from typing import Any
+
+import made_up
+import numpy as np
+import pytest
+
+from offtrace.experiments.exact import anchors
+from offtrace.experiments.results import Study, scores, studies
+from offtrace.experiments.store import Store, read
+from offtrace.report.findings import Materials, difference, findings, materials_of
+from offtrace.scores import Key
+
+USUAL = {"target_policy": "exploration", "double": True}
+DQN = {"target_policy": "greedy", "double": False}
+
+
+def spec(trace: str, lambda_: float, seed: int, *, env: str = "made/alpha", **more: Any) -> dict[str, Any]:
+    usual = DQN if trace == "dqn" else USUAL
+    return {"env": env, "trace": trace, "lambda_": lambda_, "seed": seed, "num_steps": 50_000, **usual, **more}
+
+
+def stored(path: Path, wanted: list[tuple[dict[str, Any], float]]) -> list[Study]:
+    """Runs whose training score and evaluation are both what is given, the latter ten times as large."""
+    with Store(path) as store:
+        ids = store.register([each for each, _ in wanted], made_up.MADE)
+        for run_id, (each, value) in zip(ids, wanted, strict=True):
+            assert store.claim(run_id, "made up")
+            told = [report._replace(episode_return=value) for report in made_up.reports(each)]
+            store.write(run_id, told)
+            store.finish(run_id, [9 * value, 11 * value])
+    return studies(read([path]))
+
+
+def test_a_run_has_two_scores(tmp_path: Path) -> None:
+    (study,) = stored(tmp_path / "r.sqlite", [(spec("retrace", 1.0, 0), 3.0)])
+    found = scores(study.runs[0])
+    assert found["final"] == pytest.approx(3.0)
+    assert found["evaluation"] == pytest.approx(30.0)
+    assert study.comparison.cell("alpha", "retrace", 1.0, "evaluation").tolist() == pytest.approx([30.0])
+
+
+def test_seeds_are_told_and_pair_what_they_share(tmp_path: Path) -> None:
+    """Whatever order runs are stored in: a seed that shifts both algorithms drops out of their difference."""
+    shifts = {3: 0.0, 4: 10.0, 5: 20.0, 6: 30.0}
+    wanted = [(spec("retrace", 1.0, seed), 5.0 + shift) for seed, shift in shifts.items()]
+    noise = {3: 0.1, 4: -0.1, 5: 0.1, 6: -0.1}
+    wanted += [(spec("dqn", 0.0, seed), 4.0 + noise[seed] + shifts[seed]) for seed in (6, 4, 3, 5)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    key = Key("alpha", "dqn", 0.0)
+    assert study.comparison.seeds["final"][key] == [6, 4, 3, 5]
+    assert study.comparison.cell(*key).tolist() == pytest.approx([4.1, 13.9, 24.1, 33.9])
+    found = difference(study.comparison, ("retrace", 1.0), ("dqn", 1.0), "final")
+    assert found is not None
+    width = study.comparison.blocks("level", "final").value  # both are on one scale
+    assert width.shape == (2, 1)
+    assert found.high - found.low < 0.5 * abs(found.value)
+
+
+def test_lambda_zero_is_one_algorithm(tmp_path: Path) -> None:
+    """Trained once, under one name, or by an older version three times: it counts once, for all of them."""
+    once = [(spec("retrace", 0.0, seed), 1.0 + seed) for seed in range(3)]
+    rest = [(spec(t, 1.0, s), 2.0 + s) for t in ("retrace", "tree_backup", "q_lambda") for s in range(3)]
+    thrice = [(spec(t, 0.0, s), 1.0 + s) for t in ("tree_backup", "q_lambda") for s in range(3)]
+    for name, wanted in (("new", [*once, *rest]), ("old", [*once, *thrice, *rest])):
+        (study,) = stored(tmp_path / f"{name}.sqlite", wanted)
+        comparison = study.comparison
+        assert comparison.copies == {
+            Key("alpha", other, 0.0): Key("alpha", "retrace", 0.0) for other in ("tree_backup", "q_lambda")
+        }
+        assert comparison.averages("level").num_runs == 12
+        assert comparison.lambdas == (0.0, 1.0)
+        assert set(study.curves(0.0)["alpha"]) == {"retrace", "tree_backup", "q_lambda"}
+
+
+def test_target_policies_are_algorithms(tmp_path: Path) -> None:
+    wanted = [(spec("dqn", 0.0, s), 1.0) for s in range(2)]
+    wanted += [(spec("dqn", 0.0, s, target_policy="exploration", step_size=0.1), 2.0) for s in range(2)]
+    wanted += [(spec("dqn", 0.0, s, target_policy="exploration", double=True), 3.0) for s in range(2)]
+    wanted += [(spec("retrace", x, s), 4.0) for x in (0.0, 0.5, 1.0) for s in range(2)]
+    wanted += [(spec("retrace", 0.5, s, target_policy="greedy"), 5.0) for s in range(2)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    names = ("retrace", "dqn", "dqn.exploration", "dqn.exploration.double")
+    assert study.comparison.algorithms == names  # retrace.greedy was not run at every λ
+    assert study.comparison.cell("alpha", "dqn.exploration", 0.5).tolist() == [2.0, 2.0]
+    assert study.ladder is not None
+    rungs = {name: study.ladder.cell("alpha", name, 1.0).tolist() for name in study.ladder.algorithms}
+    assert rungs == {
+        "control": [1.0, 1.0],
+        "target": [2.0, 2.0],
+        "double": [3.0, 3.0],
+        "windows": [4.0, 4.0],
+        "trace": [4.0, 4.0],
+        "greedy_trace": [5.0, 5.0],
+    }
+
+
+def test_one_target_policy_needs_no_name(tmp_path: Path) -> None:
+    wanted = [(spec("retrace", 1.0, s, target_policy="greedy"), 1.0) for s in range(2)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    assert study.comparison.algorithms == ("retrace",)
+    assert study.ladder is None
+
+
+def test_other_settings_are_other_studies(tmp_path: Path) -> None:
+    wanted = [(spec("retrace", 1.0, s, step_size=size), 1.0) for s in range(2) for size in (0.1, 0.2)]
+    found = stored(tmp_path / "r.sqlite", wanted)
+    assert [study.comparison.name for study in found] == ["made, step_size 0.1", "made, step_size 0.2"]
+
+
+def small_world(path: Path) -> Study:
+    """Q(λ) falls to random play at λ = 1, Retrace is optimal there, λ = 0 is half way; DQN at a quarter."""
+    wanted = []
+    rng = np.random.default_rng(0)
+    for env in ("mdp/fork", "mdp/field"):
+        random, optimal = anchors(env, {})
+        heights = {("retrace", 0.0): 0.5, ("retrace", 1.0): 1.0, ("q_lambda", 1.0): 0.0, ("dqn", 0.0): 0.25}
+        for (trace, lambda_), height in heights.items():
+            for seed in range(6):
+                z = height + 0.02 * rng.normal()
+                wanted.append((spec(trace, lambda_, seed, env=env, options={}), random + z * (optimal - random)))
+    with Store(path) as store:
+        ids = store.register([each for each, _ in wanted], made_up.MADE)
+        for run_id, (each, value) in zip(ids, wanted, strict=True):
+            assert store.claim(run_id, "made up")
+            store.write(run_id, [report._replace(episode_return=value) for report in made_up.reports(each)])
+            store.finish(run_id, [value])
+    (study,) = studies(read([path]))
+    return study
+
+
+def test_the_small_world_has_an_exact_scale(tmp_path: Path) -> None:
+    study = small_world(tmp_path / "r.sqlite")
+    assert study.comparison.name == "The small world"
+    assert study.comparison.anchors == {"fork": anchors("mdp/fork", {}), "field": anchors("mdp/field", {})}
+    found = study.comparison.averages("level", "evaluation")
+    values = {
+        (name, x): found.value[i, a] for a, name in enumerate(found.algorithms) for i, x in enumerate((0.0, 1.0))
+    }
+    assert values["retrace", 1.0] == pytest.approx(1.0, abs=0.03)
+    assert values["q_lambda", 1.0] == pytest.approx(0.0, abs=0.03)
+    assert values["q_lambda", 0.0] == pytest.approx(0.5, abs=0.03)
+    assert values["dqn", 1.0] == pytest.approx(0.25, abs=0.03)
+
+
+def test_findings_say_what_the_numbers_say(tmp_path: Path) -> None:
+    study = small_world(tmp_path / "r.sqlite")
+    safety, traces, against = findings(materials_of([study]))
+    assert "one step of Q(λ) can make an error" in safety
+    assert "while Retrace and TB shrink it to 0.93 or less" in safety
+    assert "with networks Q(λ) goes from 0.5" in safety
+    assert "−0.9" in safety or "−1.0" in safety
+    assert "Retrace(1) gains +0.5" in traces or "Retrace(1) gains +0.4" in traces
+    assert "1 of the 1 settings" in traces
+    assert against.startswith("DQN: Retrace(1) is above it by +0.7")
+    assert findings(Materials()) == []
