@@ -32,7 +32,7 @@ format: $(STAMP) ## rewrite the files as `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reproduce: $(STAMP) ## the paper in a pocket world, and a page of it: reproduction/index.html
+reproduce: $(STAMP) ## the paper in minutes, and a page of it: reproduction/index.html
 	$(BIN)/offtrace reproduce
 
 bench: $(STAMP) ## this machine's speed beside its peers, in bench-results/

@@ -36,8 +36,8 @@ def reproduce(
     Example: offtrace reproduce --output reproduction
 
     Args:
-        scale: of the comparison with networks: pocket is minutes on two cores, minatar minutes on one accelerator,
-            atari the paper's own (60 games, 200 million frames a run).
+        scale: of the comparison with networks: pocket is the small world, minutes on two cores; minatar is minutes on
+            one accelerator; atari is the paper's own (60 games, 200 million frames a run).
         output: folder for the page, figures, tables and results; made if it is not there.
         first_seed: first random seed; another block of seeds, such as 100, repeats the experiment.
         jobs: processes at once; one for each core if not given, and 0 for none but this, as on an accelerator.

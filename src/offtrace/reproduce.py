@@ -32,10 +32,10 @@ from offtrace.experiments.presets import SMALL_LAMBDAS
 from offtrace.experiments.results import Study
 from offtrace.experiments.theory import contractions
 from offtrace.mdp import SMALL_WORLD
-from offtrace.report.findings import Materials, difference, findings, told
-from offtrace.report.folder import different_runs
+from offtrace.report.findings import Materials, difference, findings
+from offtrace.report.folder import SHORT_SCORES, different_runs
 from offtrace.report.names import counted, named
-from offtrace.report.sections import SCORE_NAMES, scores_of
+from offtrace.report.sections import scores_of
 from offtrace.returns import reference
 from offtrace.verbs.report import SIGNS, STYLES, print_findings, theory
 
@@ -239,7 +239,7 @@ def _example_table(example: dict[str, Any]) -> Table:
 
 
 def _level_table(comparison: scores.Comparison) -> Table:
-    """Both scores by λ: training, and at ε ≈ 0."""
+    """Both scores by λ: training, and at ε ≈ 0. Variants are in the table of the ladder."""
     found = {stretch: comparison.averages("level", stretch) for stretch in scores_of(comparison)}
     first = found["final"]
     scale = "0 is the worst and 1 the best mean of a game over all of these"
@@ -250,11 +250,12 @@ def _level_table(comparison: scores.Comparison) -> Table:
         f"Training score | evaluation at ε ≈ 0. {scale}; averaged over games.",
     )
     table.add_column("λ", justify="right")
-    for name in first.algorithms:
-        table.add_column(named(name), justify="right")
+    columns = [a for a, name in enumerate(first.algorithms) if "." not in name]
+    for a in columns:
+        table.add_column(named(first.algorithms[a]), justify="right", no_wrap=True)
     for i, lambda_ in enumerate(first.lambdas):
         cells = []
-        for a in range(len(first.algorithms)):
+        for a in columns:
             values = [f"{averages.value[i, a]:z.2f}" for averages in found.values()]
             cells.append(" | ".join(values))
         table.add_row(f"{lambda_:g}", *cells)
@@ -262,10 +263,12 @@ def _level_table(comparison: scores.Comparison) -> Table:
 
 
 def _ladder_table(ladder: scores.Comparison) -> Table:
-    table = _table(ladder.name, "Averages over games, and differences to the rung that each is one step from.")
-    table.add_column("rung")
+    table = _table(
+        ladder.name, "Averages over games, and differences to the rung that each is one step from, ± 95 %."
+    )
+    table.add_column("rung", no_wrap=True)
     for stretch in scores_of(ladder):
-        table.add_column(SCORE_NAMES[stretch], justify="right")
+        table.add_column(SHORT_SCORES[stretch], justify="right", no_wrap=True)
         table.add_column("difference", justify="right", no_wrap=True)
     for rung in RUNGS:
         if rung.name not in ladder.algorithms:
@@ -277,39 +280,44 @@ def _ladder_table(ladder: scores.Comparison) -> Table:
             found = None
             if rung.before in ladder.algorithms:
                 found = difference(ladder, (rung.name, 1.0), (rung.before, 1.0), stretch)
-            cells.append(told(found) if found else "")
+            cells.append(_plus_minus(found))
         table.add_row(rung.title, *cells)
     return table
+
+
+def _plus_minus(found: scores.Interval | None) -> str:
+    if found is None:
+        return ""
+    half = "" if found.low is None or found.high is None else f" ± {(found.high - found.low) / 2:.2f}"
+    return f"{found.value:+z.2f}{half}"
 
 
 def _claim_table(compared: Sequence[scores.Comparison]) -> Table:
     table = _table(
         "What the paper says, and what these runs and its own tables say of it",
-        "A difference that is positive if it is true, by the training score | at ε ≈ 0. ✓ holds, ✗ does not hold, "
-        "? cannot tell; intervals are on the page.",
+        "A difference that is positive if it is true, by the training score, then at ε ≈ 0. ✓ holds, ✗ does not "
+        "hold, ? cannot tell. In tables one-step learning takes the place of DQN. Intervals are on the page.",
     )
     table.add_column("claim")
     answers = []
     for comparison in compared:
-        table.add_column(HEADINGS.get(comparison.name, comparison.name), justify="right")
+        table.add_column(HEADINGS.get(comparison.name, comparison.name), no_wrap=True)
         by_score = [scores.claims(comparison, stretch) for stretch in scores_of(comparison)]
-        answers.append([{claim.text: claim for claim in found} for found in by_score])
+        answers.append(
+            [{claim.text.replace("one-step learning", "DQN"): claim for claim in found} for found in by_score]
+        )
     for text in answers[-1][0]:
-        cells = []
-        for found in answers:
-            parts = [
-                _verdict(given.get(text) or given.get(text.replace("DQN", "one-step learning"))) for given in found
-            ]
-            cells.append(Text(" | ").join(parts))
+        cells = [Text(" ").join(_verdict(given.get(text)) for given in found) for found in answers]
         table.add_row(text, *cells)
     return table
 
 
 def _verdict(claim: scores.Claim | None) -> Text:
+    """Six characters, so that verdicts stand in columns."""
     if claim is None:
-        return Text("–", "dim")
-    value = f"{claim.difference.value:+z.2f} " if claim.difference else ""
-    return Text(value + SIGNS[claim.verdict], STYLES[claim.verdict])
+        return Text("–".rjust(6), "dim")
+    value = f"{claim.difference.value:+z.2f}" if claim.difference else ""
+    return Text(f"{value + SIGNS[claim.verdict]:>6}", STYLES[claim.verdict])
 
 
 HEADINGS = {

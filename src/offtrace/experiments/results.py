@@ -89,7 +89,7 @@ def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, s
     done = [run for run in runs if run.status == "done"]
     silent, exploring = [], 0
     for run in done:
-        exploring += _still_explores_early(run)
+        exploring += _plays_at_random_early(run)
         for stretch, value in scores(run).items():
             key = _key(run, algorithms)
             if value is not None:
@@ -106,7 +106,7 @@ def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, s
         first = ", ".join(str(silent[0].spec[name]) for name in CELL)
         notes.append(f"{len(silent)} runs count for nothing, as their last tenth has no finite return ({first}, …).")
     if exploring:
-        notes.append(f"{exploring} runs have no early score: ε was still falling then, so they played at random.")
+        notes.append(f"{exploring:,} runs have no early score: they still played at random then.")
     return Comparison(
         name,
         found,
@@ -139,7 +139,7 @@ def scores(run: StoredRun) -> dict[Stretch, float | None]:
     return {
         "final": run_score(**columns).value,
         "evaluation": evaluation,
-        "early": None if _still_explores_early(run) else run_score(**columns, end="first").value,
+        "early": None if _plays_at_random_early(run) else run_score(**columns, end="first").value,
         "area": area_under_curve(**points) if len(known) > 1 else None,
     }
 
@@ -207,9 +207,10 @@ def _anchors(runs: Sequence[StoredRun]) -> dict[str, tuple[float, float]] | None
     return known if known and len(known) == len(found) else None
 
 
-def _still_explores_early(run: StoredRun) -> bool:
-    """Whether ε falls for more than half of the first tenth: what is early then is mostly random play."""
-    return run.spec.get("epsilon_steps", 0) > 0.05 * run.spec.get("num_steps", math.inf)
+def _plays_at_random_early(run: StoredRun) -> bool:
+    """Whether ε falls, or nothing is learned yet, for more than half of the first tenth of a run."""
+    random_steps = max(run.spec.get("epsilon_steps", 0), run.spec.get("fill", 0))
+    return random_steps > 0.05 * run.spec.get("num_steps", math.inf)
 
 
 def _differences(runs: Sequence[StoredRun]) -> list[str]:
@@ -221,7 +222,8 @@ def _differences(runs: Sequence[StoredRun]) -> list[str]:
             values.setdefault(_game(run.spec["env"]), set()).add(run.spec.get(name))
         games = [game for game, found in values.items() if len(found) > 1]
         if games:
-            notes.append(f"Algorithms differ in `{name}` on {', '.join(games[:3])}{', …' if len(games) > 3 else ''}.")
+            others = f" and {len(games) - 3} more" if len(games) > 3 else ""
+            notes.append(f"Algorithms differ in `{name}` on {', '.join(games[:3])}{others}.")
     return notes
 
 

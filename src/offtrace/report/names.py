@@ -29,14 +29,16 @@ def named(algorithm: str) -> str:
     """The name itself where there is no other.
 
     >>> named("tree_backup"), named("dqn.exploration"), named("mine")
-    ('TB(λ)', 'DQN, exploring target', 'mine')
+    ('TB(λ)', 'DQN (exploring target)', 'mine')
     """
     if algorithm in RUNGS:
         return RUNGS[algorithm]
     name, *variant = algorithm.split(".")
     if name not in NAMES or not set(variant) <= set(VARIANTS):
         return algorithm
-    return ", ".join([NAMES[name], *(VARIANTS[each] for each in variant)])
+    if not variant:
+        return NAMES[name]
+    return f"{NAMES[name]} ({', '.join(VARIANTS[each] for each in variant)})"
 
 
 def counted(number: int, what: str) -> str:

@@ -128,7 +128,10 @@ def describe(study: Study) -> list[str]:
         lines.append(f"{counted(len(comparison.games), 'game')}: {names}{at}.")
     if study.runs:
         by_status = study.num_by_status
-        states = [f"{by_status[status]} {words}" for status, words in STATES.items() if by_status.get(status)]
+        known = {words: by_status[status] for status, words in STATES.items() if by_status.get(status)}
+        states = [f"{number:,} {words}" for words, number in known.items()]
+        if len(known) == 1:
+            states = [f"all {words}" for words in known]
         lines.append(f"{counted(len(study.runs), 'run')}: {', '.join(states)}.")
     return [" ".join(lines), *notes]
 

@@ -197,7 +197,10 @@ class _Shown(Watcher):
         if result.finished:
             among = f"mean return {result.mean_return:.4g} over {len(result.returns)} episodes"
             low, high = min(result.returns), max(result.returns)
-            lines.append(f"Evaluation: {among} (least {low:.4g}, most {high:.4g}).")
+            if result.spec.env.startswith("mdp/"):
+                lines.append(f"Evaluation: expected return {result.mean_return:.4g}, computed exactly.")
+            else:
+                lines.append(f"Evaluation: {among} (least {low:.4g}, most {high:.4g}).")
             if result.num_unfinished:
                 lines.append(f"{result.num_unfinished} of them were cut off and count as they stood.")
             lines.append(f"Watch it: offtrace watch {shlex.quote(str(self.folder))}")
