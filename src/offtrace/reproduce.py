@@ -32,10 +32,8 @@ from offtrace.experiments.presets import SMALL_LAMBDAS
 from offtrace.experiments.results import Study
 from offtrace.experiments.theory import contractions
 from offtrace.mdp import SMALL_WORLD
-from offtrace.report.findings import Materials, difference, findings
-from offtrace.report.folder import SHORT_SCORES, different_runs
+from offtrace.report.findings import SHORT_SCORES, Materials, difference, different_runs, findings, scores_of
 from offtrace.report.names import counted, named
-from offtrace.report.sections import scores_of
 from offtrace.returns import reference
 from offtrace.verbs.report import SIGNS, STYLES, print_findings, theory
 

@@ -92,6 +92,13 @@ def test_what_is_there_is_not_run_again(reproduced: tuple[Path, str, str]) -> No
     assert ended(output) == before
 
 
+def test_it_needs_no_charts() -> None:
+    """Without the extra `report` it prints all the same; only the page is missing."""
+    code = "import sys; sys.modules['altair'] = None; from offtrace import reproduce; print(reproduce.findings)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_stopped_it_goes_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle of the training: what it had is there, and the same command ends as if nothing was."""
     process = started(tmp_path, num_steps=40_000)

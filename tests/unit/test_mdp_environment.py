@@ -253,7 +253,7 @@ def test_your_own_mdp() -> None:
     [
         ("mdp/nowhere", {}, "`name` must be an MDP: mdp/baird_star"),
         ("mdp/fork", {"height": 3}, "unknown option 'height' of mdp/fork; valid options: gamma, slip"),
-        ("mdp/fork", {"time_limit": 0}, "`time_limit` must be a whole number of at least 1; got 0"),
+        ("mdp/fork", {"time_limit": 0}, "`time_limit` must be a whole number of at least 1 and under 2³¹; got 0"),
         ("mdp/fork", {"observation": "pixels"}, "`observation` must be one of one_hot, features"),
         ("mdp/fork", {"gamma": 2.0}, "`gamma` must be in"),
     ],

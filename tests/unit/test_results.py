@@ -10,7 +10,9 @@ import pytest
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.results import Study, scores, studies
 from offtrace.experiments.store import Store, read
+from offtrace.mdp import MDPS, SMALL_WORLD
 from offtrace.report.findings import Materials, difference, findings, materials_of
+from offtrace.report.folder import write
 from offtrace.scores import Key
 
 USUAL = {"target_policy": "exploration", "double": True}
@@ -110,7 +112,7 @@ def test_other_settings_are_other_studies(tmp_path: Path) -> None:
     assert [study.comparison.name for study in found] == ["made, step_size 0.1", "made, step_size 0.2"]
 
 
-def small_world(path: Path) -> Study:
+def small_world(path: Path, options: dict[str, Any] | None = None) -> Study:
     """Q(λ) falls to random play at λ = 1, Retrace is optimal there, λ = 0 is half way; DQN at a quarter."""
     wanted = []
     rng = np.random.default_rng(0)
@@ -120,7 +122,8 @@ def small_world(path: Path) -> Study:
         for (trace, lambda_), height in heights.items():
             for seed in range(6):
                 z = height + 0.02 * rng.normal()
-                wanted.append((spec(trace, lambda_, seed, env=env, options={}), random + z * (optimal - random)))
+                usual = {"epsilon": 0.5, "target_epsilon": None if trace == "dqn" else 0.1, "options": options or {}}
+                wanted.append((spec(trace, lambda_, seed, env=env, **usual), random + z * (optimal - random)))
     with Store(path) as store:
         ids = store.register([each for each, _ in wanted], made_up.MADE)
         for run_id, (each, value) in zip(ids, wanted, strict=True):
@@ -153,6 +156,117 @@ def test_findings_say_what_the_numbers_say(tmp_path: Path) -> None:
     assert "with networks Q(λ) goes from 0.5" in safety
     assert "−0.9" in safety or "−1.0" in safety
     assert "Retrace(1) gains +0.5" in traces or "Retrace(1) gains +0.4" in traces
-    assert "1 of the 1 settings" in traces
-    assert against.startswith("DQN: Retrace(1) is above it by +0.7")
+    assert "by their intervals 1 of 1 setting of Retrace and TB with λ > 0 is above it" in traces
+    assert against.startswith("DQN: Retrace(1) less DQN is +0.7")
     assert findings(Materials()) == []
+
+
+def test_theory_is_told_of_the_same_mdps_only(tmp_path: Path) -> None:
+    study = small_world(tmp_path / "r.sqlite", {"slip": 0.5})
+    assert materials_of([study]).theory == ()
+    assert "in theory" not in findings(materials_of([study]))[0]
+
+
+def test_differences_have_their_sign_in_words(tmp_path: Path) -> None:
+    wanted = [(spec("retrace", 1.0, s), 1.0 + 0.1 * s) for s in range(4)]
+    wanted += [(spec("dqn", 0.0, s), 9.0 + 0.2 * s * s) for s in range(4)]
+    (sentence,) = findings(materials_of(stored(tmp_path / "r.sqlite", wanted)))
+    assert sentence.startswith("DQN: Retrace(1) less DQN is −1.00 [")
+
+
+def test_two_seeds_have_no_intervals_to_speak_of(tmp_path: Path) -> None:
+    wanted = [(spec("retrace", x, s), 1.0 + x + 0.1 * s) for x in (0.0, 1.0) for s in range(2)]
+    wanted += [(spec("tree_backup", 1.0, s), 3.0 + 0.1 * s) for s in range(2)]
+    found = findings(materials_of(stored(tmp_path / "r.sqlite", wanted)))
+    assert any(sentence.endswith("there are too few seeds for intervals.") for sentence in found)
+
+
+# -- what reviewers found ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(set(MDPS) - {"icu_sepsis"}))
+def test_every_mdp_can_be_reported(tmp_path: Path, name: str) -> None:
+    """Those without an exact scale (γ = 1, nothing to gain) are compared on the scale of what was found."""
+    wanted = [(spec(t, x, s, env=f"mdp/{name}", options={}), 1.0 + s) for t, x in TWO for s in range(3)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    assert study.comparison.name == ("The small world" if name in SMALL_WORLD else "MDPs")
+    assert (study.comparison.anchors is None) == (name in ("baird_star", "random_walk"))
+    assert write(tmp_path / "page", [study], formats=()).exists()
+
+
+TWO = (("retrace", 1.0), ("dqn", 0.0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"time_limit": 1}, {"gamma": 0.0}, {"gamma": 1.0}, {"height": 3}, {"slip": "x"}, {"time_limit": 10**12}],
+)
+def test_options_without_an_exact_scale(tmp_path: Path, options: dict[str, Any]) -> None:
+    wanted = [(spec(t, x, s, env="mdp/fork", options=options), 1.0 + s) for t, x in TWO for s in range(3)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    assert study.comparison.anchors is None
+
+
+def test_options_make_another_environment(tmp_path: Path) -> None:
+    wanted = [(spec("retrace", 1.0, s, env="mdp/fork", options={}), 1.0) for s in range(2)]
+    wanted += [(spec("dqn", 0.0, s, env="mdp/fork", options={"slip": 0.3}), 1.0) for s in range(2)]
+    assert len(stored(tmp_path / "r.sqlite", wanted)) == 2
+
+
+def test_a_page_without_any_of_the_papers_algorithms(tmp_path: Path) -> None:
+    wanted = [(spec(t, x, s), x + s) for t in ("watkins", "rbis") for x in (0.5, 1.0) for s in range(3)]
+    assert write(tmp_path / "page", stored(tmp_path / "r.sqlite", wanted), formats=()).exists()
+
+
+def test_a_ladder_on_one_game_leaves_the_others(tmp_path: Path) -> None:
+    """A variant that was not run on all games is in no table but the ladder's, which is of that one game."""
+    wanted = [(spec(t, x, s, env=e), 1.0 + s) for t, x in (*TWO, ("retrace", 0.5)) for s in range(3) for e in GAMES]
+    for more in ({"target_policy": "exploration"}, {"target_policy": "exploration", "double": True}):
+        wanted += [(spec("dqn", 0.0, s, env=GAMES[0], **more), 2.0 + s) for s in range(3)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    assert study.comparison.complete_games([0.5, 1.0]) == ("alpha", "beta")
+    assert study.comparison.algorithms == ("retrace", "dqn")
+    assert study.ladder is not None
+    assert study.ladder.games == ("alpha",)
+
+
+GAMES = ("made/alpha", "made/beta")
+
+
+def test_a_ladder_beside_another_sweep(tmp_path: Path) -> None:
+    """Its rungs are those with the settings of the rung that only ladders have, though others fit as well."""
+    rungs = [("dqn", 0.0, {}), ("dqn", 0.0, {"target_policy": "exploration"}), ("retrace", 0.5, {})]
+    wanted = [
+        (spec(t, x, s, tick_steps=10, step_size=0.1, **more), 1.0 + s) for t, x, more in rungs for s in range(3)
+    ]
+    wanted += [(spec(t, x, s, tick_steps=5, step_size=0.2), 7.0) for t, x, _ in rungs[::2] for s in range(3)]
+    found = stored(tmp_path / "r.sqlite", wanted)
+    ladders = [study.ladder for study in found if study.ladder is not None]
+    assert len(ladders) == 1
+    assert ladders[0].cell("alpha", "trace", 1.0).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_lambda_zero_is_a_copy_of_what_is_like_it(tmp_path: Path) -> None:
+    """Not of another target policy or step size; of two that are alike, of the one with more seeds."""
+    other = [(spec("retrace", x, s, target_policy="greedy"), 1.0) for x in (0.0, 1.0) for s in range(2)]
+    other += [(spec("tree_backup", 1.0, s), 2.0) for s in range(2)]
+    (study,) = stored(tmp_path / "a.sqlite", other)
+    assert study.comparison.copies == {}
+    sizes = [(spec("retrace", 0.0, s, step_size=0.1), 1.0) for s in range(2)]
+    sizes += [(spec("tree_backup", 0.0, s, step_size=0.2), 2.0) for s in range(2)]
+    (study,) = stored(tmp_path / "b.sqlite", sizes)
+    assert study.comparison.copies == {}
+    seeds = [(spec("retrace", 0.0, 0), 1.0), *((spec("tree_backup", 0.0, s), 2.0) for s in range(3))]
+    (study,) = stored(tmp_path / "c.sqlite", seeds)
+    assert study.comparison.copies == {Key("alpha", "retrace", 0.0): Key("alpha", "tree_backup", 0.0)}
+
+
+def test_a_value_above_the_optimum_is_in_its_interval(tmp_path: Path) -> None:
+    random, optimal = anchors("mdp/fork", {})
+    high = [random + (1.15 + 0.01 * s) * (optimal - random) for s in range(4)]
+    wanted = [(spec(t, x, s, env="mdp/fork", options={}), high[s] / 10) for t, x in TWO for s in range(4)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    found = study.comparison.averages("level", "evaluation")
+    assert (found.value > 1).all()
+    assert (found.low <= found.value).all()
+    assert (found.value <= found.high).all()

@@ -6,8 +6,8 @@ sampling, so a score has a scale (random play, the optimal policy) and no noise 
 The tables of an MDP are padded to powers of two and travel as inputs of a compiled program, its `World`. So MDPs of
 about one size share one program:
 
-    bifurcated_grid   45 states, 3 outcomes  ─┐
-    grid_world        64 states, 3 outcomes  ─┴─  64 × 4 × 4 tables, one program
+    fork     45 states, 3 outcomes  ─┐
+    field    64 states, 3 outcomes  ─┴─  tables of 64 × 4 × 4, one program
 
 A state of the environment is the number of a state of the MDP. Episodes end where the MDP terminates, and are
 truncated after `time_limit` steps.
@@ -101,7 +101,7 @@ class MDPEnvironment:
         return _step(self.world, state, action, key)
 
     def exact_return(self, policy: Array) -> Array:
-        """The expected undiscounted return of an episode under `policy` (X, A); rows of padded states are unread."""
+        """The expected undiscounted return of an episode under `policy` (X, A); padded states are never reached."""
         return _exact_return(self.world, jnp.asarray(policy))
 
 
@@ -142,6 +142,8 @@ class Bound(NamedTuple):
 def register(name: str, make: Callable[..., FiniteMDP]) -> None:
     """Makes `mdp/<name>` known in this process. `make` is called with the options of the environment.
 
+    Other processes do not know it: run a sweep of it with `jobs=0`.
+
     >>> register("two_states", lambda: FiniteMDP(p=np.full((2, 1, 2), 0.5), r=[[1.0], [0.0]], gamma=0.9))
     >>> named("two_states").num_actions
     1
@@ -175,7 +177,11 @@ def _named(name: str, options: str) -> MDPEnvironment:
     if unknown:
         raise ValueError(f"unknown option {unknown[0]!r} of mdp/{name}; valid options: {', '.join(known)}.")
     mine = {each: given.pop(each) for each in MDP_OPTIONS if each in given}
-    return from_mdp(make(**given), name=f"mdp/{name}", **mine)
+    try:
+        mdp = make(**given)
+    except TypeError as error:
+        raise ValueError(f"the options of mdp/{name} must fit; got {given}: {error}") from error
+    return from_mdp(mdp, name=f"mdp/{name}", **mine)
 
 
 def from_mdp(
@@ -195,8 +201,8 @@ def from_mdp(
     if observation not in OBSERVATIONS:
         raise ValueError(f"`observation` must be one of {', '.join(OBSERVATIONS)}; got {observation!r}.")
     for what, value in (("time_limit", time_limit), ("num_features", num_features)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{what}` must be a whole number of at least 1; got {value!r}.")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+            raise ValueError(f"`{what}` must be a whole number of at least 1 and under 2³¹; got {value!r}.")
     probability, successor, reward, ends = _outcomes(mdp)
     num_states, num_outcomes = probability.shape[0], probability.shape[2]
     start = np.zeros(num_states)

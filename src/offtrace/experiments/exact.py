@@ -15,9 +15,15 @@ from offtrace.environments.interface import MDP_OPTIONS, TIME_LIMIT
 from offtrace.mdp import MDPS, FiniteMDP
 from offtrace.operators import q_pi, q_star
 
+LONGEST = 100_000
+"""Steps of an episode whose return is computed."""
+
 
 def anchors(env: str, options: Mapping[str, Any]) -> tuple[float, float] | None:
-    """(random, optimal) of `mdp/<name>` with these options; None for what is not one of the MDPs of `ot.mdp`.
+    """(random, optimal) of `mdp/<name>` with these options.
+
+    None where there is no such scale: what is not one of the MDPs of `ot.mdp`, options that it does not take, an MDP
+    without an optimal policy to speak of (γ = 1), or one where random play is as good.
 
     >>> random, optimal = anchors("mdp/fork", {})
     >>> round(random, 3), round(optimal, 3)
@@ -26,14 +32,21 @@ def anchors(env: str, options: Mapping[str, Any]) -> tuple[float, float] | None:
     suite, _, name = env.partition("/")
     if suite != "mdp" or name not in MDPS:
         return None
-    return _anchors(name, json.dumps(dict(options), sort_keys=True))
+    try:
+        random, optimal = _anchors(name, json.dumps(dict(options), sort_keys=True))
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return (random, optimal) if random < optimal else None
 
 
 @functools.lru_cache(maxsize=256)
 def _anchors(name: str, options: str) -> tuple[float, float]:
     given = json.loads(options)
+    time_limit = given.get("time_limit", TIME_LIMIT)
+    if not 0 < time_limit <= LONGEST:
+        raise ValueError(f"`time_limit` must be from 1 to {LONGEST:,}; got {time_limit}.")
     mdp = MDPS[name](**{option: value for option, value in given.items() if option not in MDP_OPTIONS})
-    return expected_returns(mdp, given.get("time_limit", TIME_LIMIT))
+    return expected_returns(mdp, time_limit)
 
 
 def expected_returns(mdp: FiniteMDP, num_steps: int) -> tuple[float, float]:

@@ -73,6 +73,11 @@ def rung_of(spec: Mapping[str, Any]) -> str | None:
     return None
 
 
+OWN = ("env", "options", "trace", "lambda_", "seed", "step_size", "window", "num_windows")
+OWN += ("target_policy", "target_epsilon", "double")
+"""Fields in which rungs may differ."""
+
+
 def ladder_comparison(
     name: str,
     runs: Sequence[Any],
@@ -81,22 +86,36 @@ def ladder_comparison(
 ) -> Comparison | None:
     """The rungs as algorithms, all at λ = 1 so that they stand side by side; None where there is no ladder.
 
-    `runs` are stored runs that are done, `scored` their scores by fingerprint. Rungs are compared on the games that
-    all of them were run on.
+    `runs` are stored runs that are done, of one suite, and `scored` their scores by fingerprint. Runs of other sweeps
+    are left out: a rung has the settings of the rung `target`, which only ladders have, and one step size a game. So
+    are games that some rung was not run on.
     """
+    on_rungs = [(run, rung_of(run.spec)) for run in runs]
+    settings = {run.spec["env"]: _shared(run.spec) for run, rung in on_rungs if rung == "target"}
+    kept = [(run, rung) for run, rung in on_rungs if rung and settings.get(run.spec["env"]) == _shared(run.spec)]
+    rungs = {rung for _, rung in kept}
+    if len(rungs) < FEWEST:
+        return None
+    sizes: dict[str, dict[str, set[Any]]] = {}
+    for run, rung in kept:
+        sizes.setdefault(run.spec["env"], {}).setdefault(str(rung), set()).add(run.spec.get("step_size"))
+    games = {env for env, found in sizes.items() if set(found) == rungs and max(map(len, found.values())) == 1}
     found: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "evaluation": {}}
     seeds: dict[Stretch, dict[Key, list[int]]] = {"final": {}, "evaluation": {}}
-    for run in runs:
-        rung = rung_of(run.spec)
-        if rung is None:
+    for run, rung in kept:
+        env = str(run.spec["env"])
+        if env not in games:
             continue
-        key = Key(run.spec["env"].partition("/")[2], rung, 1.0)
+        key = Key(env.partition("/")[2] or env, str(rung), 1.0)
         for stretch in found:
             value = scored[run.fingerprint][stretch]
             if value is not None:
                 found[stretch].setdefault(key, []).append(value)
                 seeds[stretch].setdefault(key, []).append(int(run.spec["seed"]))
-    there = {key.algorithm for key in found["final"]}
-    if len(there) < FEWEST or "target" not in there:
+    if not found["final"]:
         return None
     return Comparison(f"{name}: from DQN to Retrace", found, seeds=seeds, anchors=anchors)
+
+
+def _shared(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in spec.items() if field not in OWN}

@@ -19,6 +19,7 @@ from offtrace.agent.telemetry import Report
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.ladder import ladder_comparison
 from offtrace.experiments.store import StoredRun
+from offtrace.mdp import SMALL_WORLD
 from offtrace.scores import Comparison, Key, area_under_curve, is_baseline, run_score
 from offtrace.scores.comparison import Stretch
 from offtrace.scores.layout import in_order
@@ -62,25 +63,38 @@ class Study:
 
 def studies(runs: Sequence[StoredRun]) -> list[Study]:
     """By suite, and by whatever else differs."""
-    algorithms = _algorithms(runs)
+    algorithms = algorithms_of(runs)
     varied = _varied_fields(runs, algorithms)
     groups: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
         variant = ", ".join(f"{name.rstrip('_')} {_shown(run.spec[name])}" for name in varied if name in run.spec)
         groups.setdefault((_suite(run.spec["env"]), variant), []).append(run)
+    ladders = {suite: _ladder([run for run in runs if _suite(run.spec["env"]) == suite]) for suite, _ in groups}
     found = []
     for (suite, variant), group in sorted(groups.items()):
-        name = TITLES.get(suite, suite) + (variant and f", {variant}")
+        name = _title(suite, group) + (variant and f", {variant}")
         comparison = _comparison(name, group, algorithms)
-        done = [run for run in group if run.status == "done"]
-        scored = {run.fingerprint: scores(run) for run in done}
-        ladder = ladder_comparison(name, done, scored, _anchors(done))
-        found.append(Study(comparison, tuple(group), algorithms, ladder))
+        # a ladder may have runs of several studies; it stands with the first of its suite
+        found.append(Study(comparison, tuple(group), algorithms, ladders.pop(suite, None)))
     return found
 
 
-TITLES = {"mdp": "The small world", "minatar": "MinAtar", "atari": "Atari", "pocket": "Pocket games"}
+TITLES = {"minatar": "MinAtar", "atari": "Atari", "pocket": "Pocket games"}
 """Of suites, for people."""
+
+
+def _title(suite: str, runs: Sequence[StoredRun]) -> str:
+    if suite != "mdp":
+        return TITLES.get(suite, suite)
+    return "The small world" if {_game(run.spec["env"]) for run in runs} <= set(SMALL_WORLD) else "MDPs"
+
+
+def _ladder(runs: Sequence[StoredRun]) -> Comparison | None:
+    done = [run for run in runs if run.status == "done"]
+    if not done:
+        return None
+    scored = {run.fingerprint: scores(run) for run in done}
+    return ladder_comparison(_title(_suite(done[0].spec["env"]), done), done, scored, _anchors(done))
 
 
 def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> Comparison:
@@ -111,7 +125,7 @@ def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, s
         name,
         found,
         seeds=seeds,
-        copies=_copies(found["final"]),
+        copies=_copies(found["final"], {_key(run, algorithms): run.spec for run in done}),
         anchors=_anchors(done),
         notes=tuple(notes),
     )
@@ -147,7 +161,7 @@ def scores(run: StoredRun) -> dict[Stretch, float | None]:
 # -- what belongs together -----------------------------------------------------------------------------------
 
 
-def _algorithms(runs: Sequence[StoredRun]) -> dict[str, str]:
+def algorithms_of(runs: Sequence[StoredRun]) -> dict[str, str]:
     """Of each run, by fingerprint: its trace, and where a trace has several target policies, which one."""
     targets: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
     for run in runs:
@@ -163,6 +177,8 @@ def _algorithms(runs: Sequence[StoredRun]) -> dict[str, str]:
 
 def _suffix(spec: Mapping[str, Any]) -> str:
     """What is not as usual: DQN's target is greedy and single, that of the others explores and is double."""
+    if spec.get("target_policy") is None:
+        return ""
     is_dqn = spec["trace"] == "dqn"
     parts = []
     if spec.get("target_policy") != ("greedy" if is_dqn else "exploration"):
@@ -173,30 +189,52 @@ def _suffix(spec: Mapping[str, Any]) -> str:
 
 
 def _incomplete_variants(final: Mapping[Key, Any]) -> set[str]:
-    """Variants that were not run at every λ; they are rungs of the ladder, and part of no other table."""
-    lambdas: dict[str, set[float]] = {}
+    """Variants that were not run on every game and at every λ: rungs of the ladder, which are in no other table."""
+    cells: dict[str, set[tuple[str, float]]] = {}
     for key in final:
-        lambdas.setdefault(key.algorithm, set()).add(key.lambda_)
-    plain = [found for name, found in lambdas.items() if "." not in name and not is_baseline(name)]
-    wanted = set().union(*plain) - {0.0} if plain else set()
-    return {name for name, found in lambdas.items() if "." in name and not is_baseline(name) and not wanted <= found}
+        cells.setdefault(key.algorithm, set()).add((key.game, key.lambda_))
+    plain = [found for name, found in cells.items() if "." not in name]
+    games = {game for found in plain for game, _ in found}
+    lambdas = {lambda_ for found in plain for _, lambda_ in found} - {0.0}
+    left_out = set()
+    for name, found in cells.items():
+        wanted = {(game, x) for game in games for x in lambdas}
+        if is_baseline(name):
+            wanted = {(game, 0.0) for game in games}
+        if "." in name and not wanted <= found:
+            left_out.add(name)
+    return left_out
 
 
-def _copies(final: Mapping[Key, Any]) -> dict[Key, Key]:
-    """At λ = 0 all traces are one algorithm, and one of them is run for all."""
+def _copies(final: Mapping[Key, Any], specs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Key]:
+    """At λ = 0 all traces are one algorithm, and one of them is run for all: the one with the most runs.
+
+    Only for a trace whose own runs have the same settings; its step size may be another one, unless it was run at
+    λ = 0 itself.
+    """
     found: dict[Key, Key] = {}
     with_lambda = in_order({key.algorithm for key in final if not is_baseline(key.algorithm)})
     for game in {key.game for key in final}:
-        sources: dict[str, Key] = {}
+        known = [Key(game, name, 0.0) for name in with_lambda if Key(game, name, 0.0) in final]
+        known.sort(key=lambda key: -len(final[key]))
         for name in with_lambda:
-            key, variant = Key(game, name, 0.0), name.partition(".")[2]
-            if key in final:
-                sources.setdefault(variant, key)
-        for name in with_lambda:
-            key, source = Key(game, name, 0.0), sources.get(name.partition(".")[2])
-            if source is not None and source != key:
-                found[key] = source
+            key = Key(game, name, 0.0)
+            is_run = key in final
+            own = next(
+                (specs[other] for other in specs if other[:2] == key[:2] and (other == key or not is_run)), None
+            )
+            for source in known:
+                if source == key or own is None:
+                    break  # none has more runs
+                if _settings(own, step_size=is_run) == _settings(specs[source], step_size=is_run):
+                    found[key] = source
+                    break
     return found
+
+
+def _settings(spec: Mapping[str, Any], *, step_size: bool) -> dict[str, Any]:
+    left_out = ("trace", "lambda_", "seed", *(() if step_size else ("step_size",)))
+    return {name: value for name, value in spec.items() if name not in left_out}
 
 
 def _anchors(runs: Sequence[StoredRun]) -> dict[str, tuple[float, float]] | None:
@@ -250,6 +288,13 @@ def _varied_fields(runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> 
         for name in sorted(set(run.spec) | set(other)):
             if name not in CELL and run.spec.get(name) != other.get(name):
                 varied[name] = None
+    options: dict[str, list[Any]] = {}
+    for run in runs:
+        seen = options.setdefault(run.spec["env"], [])
+        if run.spec.get("options", {}) not in seen:
+            seen.append(run.spec.get("options", {}))
+    if any(len(seen) > 1 for seen in options.values()):
+        varied["options"] = None  # another environment by the same name
     return list(varied)
 
 

@@ -115,7 +115,7 @@ def _algorithms(sweep: Sweep, game: str) -> Iterator[dict[str, Any]]:
             lambdas = (0.0,)
         for lambda_ in lambdas:
             is_one_step = lambda_ == 0 and trace != "dqn"
-            if is_one_step and has_zero:
+            if is_one_step and has_zero and trace != "one_step":
                 continue
             has_zero = has_zero or is_one_step
             name = "one_step" if is_one_step else trace

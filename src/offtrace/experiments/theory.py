@@ -9,6 +9,8 @@ from offtrace.operators import q_star
 from offtrace.safety import analyze
 
 TRACES = ("retrace", "tree_backup", "q_lambda")
+BEHAVIOUR_EPSILON, TARGET_EPSILON = 0.5, 0.1
+"""Of the small world."""
 
 
 class Contraction(NamedTuple):
@@ -27,8 +29,8 @@ def contractions(
     lambdas: Sequence[float],
     mdps: Mapping[str, FiniteMDP] | None = None,
     *,
-    behaviour_epsilon: float = 0.5,
-    target_epsilon: float = 0.1,
+    behaviour_epsilon: float = BEHAVIOUR_EPSILON,
+    target_epsilon: float = TARGET_EPSILON,
 ) -> list[Contraction]:
     """For policies that explore around the optimal one, of every MDP; of the small world unless told otherwise.
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.experiments.results import Study
-from offtrace.experiments.theory import Contraction, contractions
+from offtrace.experiments.theory import BEHAVIOUR_EPSILON, TARGET_EPSILON, Contraction, contractions
 from offtrace.mdp import SMALL_WORLD
-from offtrace.report.names import named
+from offtrace.report.names import counted, named
 from offtrace.scores import Comparison, Interval
 from offtrace.scores.comparison import LEVEL, Stretch
 from offtrace.scores.verdicts import FEWEST
@@ -20,6 +20,12 @@ ASKED = (
     "Munos et al. (2016) ask how to learn from data that another policy made. Their answer: Retrace(λ) and TB(λ) are "
     "safe whatever the data, Q(λ) is not; and with long traces they learn faster than one-step updates, and DQN."
 )
+
+
+SCORES: tuple[Stretch, ...] = ("final", "evaluation")
+"""The two scores that everything is told of: the training return, under exploration, and that at ε ≈ 0."""
+SCORE_NAMES = {"final": "training score", "evaluation": "evaluation at ε ≈ 0"}
+SHORT_SCORES = {"final": "training", "evaluation": "at ε ≈ 0"}
 
 
 class Materials(NamedTuple):
@@ -36,9 +42,32 @@ def materials_of(studies: Sequence[Study]) -> Materials:
         return Materials()
     theory: Sequence[Contraction] = ()
     games = studies[0].comparison.games
-    if games and studies[0].comparison.anchors is not None and set(games) <= set(SMALL_WORLD):
+    if games and _is_small_world(studies[0]):
         theory = contractions(studies[0].comparison.lambdas or (1.0,), {game: SMALL_WORLD[game]() for game in games})
     return Materials(theory, None, studies[0])
+
+
+def scores_of(comparison: Comparison) -> list[Stretch]:
+    """Those of the two scores that there are."""
+    return [stretch for stretch in SCORES if comparison.runs.get(stretch) or stretch == "final"]
+
+
+def different_runs(study: Study) -> int:
+    """Of a study: its stored runs that are done, or those that it compares; a copy counts once."""
+    if study.runs:
+        return study.num_by_status.get("done", 0)
+    cells = study.comparison.runs.get("final", {})
+    return sum(len(scores) for key, scores in cells.items() if key not in study.comparison.copies)
+
+
+def _is_small_world(study: Study) -> bool:
+    """Whether its MDPs and policies are those of the small world, so that its theory is theirs."""
+    specs = [run.spec for run in study.runs]
+    if not specs or not set(study.comparison.games) <= set(SMALL_WORLD):
+        return False
+    is_usual = [not spec.get("options") and spec.get("epsilon") == BEHAVIOUR_EPSILON for spec in specs]
+    is_off_policy = [spec.get("target_epsilon") in (None, TARGET_EPSILON) for spec in specs]
+    return study.comparison.anchors is not None and all(is_usual) and all(is_off_policy)
 
 
 def stretch_of(comparison: Comparison) -> Stretch:
@@ -75,8 +104,8 @@ def difference(
 
 def _safety(materials: Materials) -> str:
     parts = []
-    if materials.theory:
-        last = max(each.lambda_ for each in materials.theory)
+    last = max((each.lambda_ for each in materials.theory), default=0.0)
+    if last > 0:
         worst = {
             trace: max(each.norm for each in materials.theory if each.trace == trace and each.lambda_ == last)
             for trace in ("retrace", "tree_backup", "q_lambda")
@@ -135,11 +164,14 @@ def _speed(materials: Materials) -> str:
     if not parts:
         return ""
     told_of = [(name, x, found) for name, x, found in parts if x == comparison.lambdas[-1]]
-    sure = sum(found.low is not None and found.low > 0 for _, _, found in parts)
+    above = [found.low > 0 for _, _, found in parts if found.low is not None]
     most = " and ".join(f"{named(name).replace('λ', f'{x:g}')} gains {told(found)}" for name, x, found in told_of)
+    sentence = f"Traces: compared with the same learner without a trace (λ = 0), {most}"
+    if len(above) < len(parts):
+        return f"{sentence}; there are too few seeds for intervals."
     return (
-        f"Traces: compared with the same learner without a trace (λ = 0), {most}; {sure} of the {len(parts)} "
-        "settings of Retrace and TB with λ > 0 are above it by their intervals."
+        f"{sentence}; by their intervals {sum(above)} of {counted(len(parts), 'setting')} of Retrace and TB with "
+        f"λ > 0 {'is' if sum(above) == 1 else 'are'} above it."
     )
 
 
@@ -178,7 +210,7 @@ def _against_baseline(comparison: Comparison) -> str:
     found = difference(comparison, ("retrace", last), (baseline, last), stretch)
     if found is None:
         return ""
-    return f"{named(baseline)}: Retrace({last:g}) is above it by {told(found)}."
+    return f"{named(baseline)}: Retrace({last:g}) less {named(baseline)} is {told(found)}."
 
 
 def told(found: Interval) -> str:

@@ -23,11 +23,19 @@ from typing import Any
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import StoredRun
 from offtrace.report.charts import alt, vl_convert
-from offtrace.report.findings import ASKED, Materials, findings, materials_of
+from offtrace.report.findings import (
+    ASKED,
+    SHORT_SCORES,
+    Materials,
+    different_runs,
+    findings,
+    materials_of,
+    scores_of,
+)
 from offtrace.report.names import counted, named
 from offtrace.report.opening import opening
 from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, charts_of, render
-from offtrace.report.sections import listed, scores_of, slug, study_part, unique
+from offtrace.report.sections import listed, slug, study_part, unique
 from offtrace.scores import Claim, claims
 from offtrace.scores.comparison import Stretch, published_comparison
 
@@ -204,13 +212,14 @@ def _plain(claim: Claim) -> str:
     return claim.text.replace("one-step learning", "DQN")
 
 
-SHORT_SCORES = {"final": "training", "evaluation": "at ε ≈ 0"}
 SIGNS = {"holds": ("✓", "verdict yes"), "does not hold": ("✗", "verdict no"), "cannot tell": ("?", "verdict unknown")}
 
 
 def _brief(claim: Claim | None) -> Cell:
-    if claim is None or claim.difference is None:
-        return Cell("–" if claim is None else "?", kind="verdict unknown", title=claim.reason or "" if claim else "")
+    if claim is None:
+        return Cell("")  # not asked of this score
+    if claim.difference is None:
+        return Cell("?", kind="verdict unknown", title=claim.reason or "")
     sign, kind = SIGNS[claim.verdict]
     found = claim.difference
     below = ""
@@ -271,14 +280,6 @@ def _lead(studies: Sequence[Study]) -> list[str]:
             f"({listed(games)}), with {names}{at}{drawn}."
         )
     return lines
-
-
-def different_runs(study: Study) -> int:
-    """Of a study: its stored runs that are done, or those that it compares; a copy counts once."""
-    if study.runs:
-        return study.num_by_status.get("done", 0)
-    cells = study.comparison.runs.get("final", {})
-    return sum(len(scores) for key, scores in cells.items() if key not in study.comparison.copies)
 
 
 def _state(runs: Sequence[StoredRun]) -> list[str]:
@@ -360,6 +361,6 @@ def seeds(runs: Sequence[StoredRun]) -> str:
     found = sorted({int(run.spec["seed"]) for run in runs})
     if len(found) == 1:
         return f"seed {found[0]}"
-    if found == list(range(found[0], found[-1] + 1)):
+    if found[-1] - found[0] + 1 == len(found):
         return f"seeds {found[0]}–{found[-1]}"
     return f"seeds {listed([str(seed) for seed in found], most=8)}"

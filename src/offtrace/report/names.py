@@ -20,8 +20,8 @@ NAMES = {
 }
 
 
-VARIANTS = {"exploration": "exploring target", "greedy": "greedy target", "double": "double", "single": "single"}
-"""What comes after a dot in the name of an algorithm."""
+VARIANTS = {"exploration": "exploring", "greedy": "greedy", "double": "double", "single": "single"}
+"""What comes after a dot in the name of an algorithm: its target policy, and how many networks make it."""
 RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 
 
@@ -29,7 +29,7 @@ def named(algorithm: str) -> str:
     """The name itself where there is no other.
 
     >>> named("tree_backup"), named("dqn.exploration"), named("mine")
-    ('TB(λ)', 'DQN (exploring target)', 'mine')
+    ('TB(λ)', 'DQN (exploring)', 'mine')
     """
     if algorithm in RUNGS:
         return RUNGS[algorithm]

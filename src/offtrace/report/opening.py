@@ -91,6 +91,8 @@ def _level_panel(comparison: Comparison, title: str) -> alt.LayerChart | None:
                 ends = (float(averages.low[i, a]), float(averages.high[i, a]))
             points.append(Point(lambda_, float(averages.value[i, a]), *ends))
         lines[name] = points
+    if not lines:
+        return None
     what = "the evaluation at ε ≈ 0" if stretch == "evaluation" else "the training score"
     return lambda_panel(
         lines,

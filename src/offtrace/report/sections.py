@@ -15,7 +15,7 @@ from offtrace.experiments.ladder import RUNGS
 from offtrace.experiments.results import Study
 from offtrace.report import comparisons, curves, tables
 from offtrace.report.charts import alt
-from offtrace.report.findings import difference
+from offtrace.report.findings import SCORE_NAMES, difference, scores_of
 from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.safety import contraction_against_variance
@@ -30,9 +30,6 @@ VERDICTS = {
 }
 STATES = {"done": "done", "running": "under way", "missing": "not done yet", "failed": "failed"}
 STRETCHES: tuple[Stretch, ...] = ("early", "final", "evaluation")
-SCORES: tuple[Stretch, ...] = ("final", "evaluation")
-"""The two scores that everything is told of: the training return, under exploration, and that at ε ≈ 0."""
-SCORE_NAMES = {"final": "training score", "evaluation": "evaluation at ε ≈ 0"}
 MEASURES = ("c", "cut", "effective_length", "off_policy")
 ENDS = ("", "_difference", "_low", "_high")
 
@@ -44,11 +41,6 @@ class Part:
     section: Section
     files: dict[str, str] = field(default_factory=dict)
     """Texts by address, from the page's folder."""
-
-
-def scores_of(comparison: Comparison) -> list[Stretch]:
-    """Those of the two scores that there are."""
-    return [stretch for stretch in SCORES if comparison.runs.get(stretch) or stretch == "final"]
 
 
 def study_part(study: Study, stem: str, claims: Mapping[Stretch, Sequence[Claim]]) -> Part:

@@ -130,7 +130,8 @@ class Comparison:
         low = high = None
         if blocks.rows is not None and blocks.reason is None:
             found = blocks.estimate(np.eye(blocks.value.size).reshape(-1, *blocks.value.shape))
-            low, high = (self._in_range(end.reshape(blocks.value.shape).T) for end in found.interval(LEVEL))
+            ends = (end.reshape(blocks.value.shape).T for end in found.interval(LEVEL))
+            low, high = (self._in_range(end, blocks.value.T) for end in ends)
         return Averages(
             blocks.lambdas,
             blocks.algorithms,
@@ -250,9 +251,11 @@ class Comparison:
         self._known[asked] = found
         return found
 
-    def _in_range(self, ends: Array) -> Array:
-        """Between the worst and the best, or below the optimum."""
-        return np.clip(ends, 0.0 if self.anchors is None else -np.inf, 1.0)
+    def _in_range(self, ends: Array, value: Array) -> Array:
+        """Between the worst and the best; below the optimum, unless the value itself is above it."""
+        if self.anchors is None:
+            return np.clip(ends, 0.0, 1.0)
+        return np.minimum(ends, np.maximum(1.0, value))
 
     def _why_nothing(self, lambdas: Sequence[float]) -> str:
         if len(self.algorithms) == 1:

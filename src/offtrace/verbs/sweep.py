@@ -192,13 +192,14 @@ def tell_failures(runs: Sequence[Any], console: Console) -> None:
 
 
 def mean_scores(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Of runs that are done, by game, trace and λ: the mean of their final scores."""
-    from offtrace.experiments.results import scores
+    """Of runs that are done, by game, algorithm and λ: the mean of their final scores."""
+    from offtrace.experiments.results import algorithms_of, scores
 
+    algorithms = algorithms_of(runs)
     groups: dict[tuple[str, str, float], list[float]] = {}
     for run in runs:
         score = scores(run)["final"]
-        key = (run.spec["env"], run.spec["trace"], run.spec["lambda_"])
+        key = (run.spec["env"], algorithms[run.fingerprint], run.spec["lambda_"])
         groups.setdefault(key, []).extend([] if score is None else [score])
     return [
         {
@@ -219,7 +220,7 @@ def _table(scores: Sequence[dict[str, Any]]) -> Table:
     for row in scores:
         shown = row["env"] if row["env"] != game else ""
         game = row["env"]
-        lambda_ = "" if row["trace"] in ("dqn", "one_step") else f"{row['lambda']:g}"
+        lambda_ = "" if row["trace"].partition(".")[0] in ("dqn", "one_step") else f"{row['lambda']:g}"
         score = number(row["score"]) if row["score"] is not None else "–"
         table.add_row(shown, row["trace"], lambda_, str(row["num_runs"]), score)
     return table
