@@ -112,6 +112,8 @@ def test_the_presets_of_the_small_world_share_their_runs() -> None:
     whole = {repr(spec) for name in PRESETS for spec in cells(preset(name))}
     assert len(whole) == 5 * 28 * (11 + 2)
     assert len(packs(cells(preset("table_2")), 10_000)) == 2
+    sizes = [len(pack) for pack in packs(cells(preset("table_2")), engine.MOST)]
+    assert sizes == [200] * 7 + [140]  # of one size, so that one compiled program serves all of the first kind
 
 
 def test_settings_of_one_game() -> None:

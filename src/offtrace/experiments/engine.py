@@ -5,7 +5,7 @@ accelerator, follows the one before in this process. A pack is saved as it goes,
 that was killed, with its process or with the machine, goes on where it was when the sweep is run again.
 
     results.sqlite          rows, as they come
-    results.sqlite.work/    packs that are not finished
+    results.sqlite.work/    packs that are not finished, and programs that were compiled for them
 """
 
 import hashlib
@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import compress
 from operator import not_
 from pathlib import Path
@@ -34,14 +35,16 @@ from offtrace.experiments.provenance import provenance
 from offtrace.experiments.spec import packs
 from offtrace.experiments.store import Store, fingerprint
 
-MOST = 512
-"""Members of a pack on a CPU, where they run one after the other, and share what it takes to compile a program."""
+MOST = 200
+"""Members of a pack on a CPU, where they run one after the other: a pack is asked to stop after every tick of all."""
 MOST_ON_ACCELERATOR = 512
 TRIES = 3
 """Times that a pack whose process was killed is begun again."""
 WRITE_SECONDS = 2.0
 GONE = ".gone-"
 """How the name of a folder begins that is on its way out."""
+PROGRAMS = ".programs"
+"""Where the processes of a sweep keep compiled programs for each other."""
 
 
 class Progress(NamedTuple):
@@ -82,6 +85,8 @@ def run(
     else:
         _processes(path, waiting, jobs, command, stop, watched)
     _begun(path, [])  # removes those whose cells were done elsewhere
+    if not any(_work_folder(path).glob("[!.]*")):
+        shutil.rmtree(_work_folder(path) / PROGRAMS, ignore_errors=True)
     with suppress(OSError):
         _work_folder(path).rmdir()  # unless something is left in it
     return watched.told()
@@ -333,10 +338,21 @@ def _processes(
 
 def _child(store: str, pack: str, command: str, parent: int) -> None:
     """Stops, and saves, when it is told to, or when its parent is gone."""
+    _share_programs(_work_folder(Path(store)) / PROGRAMS)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on
     work(Path(store), json.loads(pack), command, lambda: asked.is_set() or os.getppid() != parent)
+
+
+def _share_programs(folder: Path) -> None:
+    """Compiled programs go there, and come from there, unless the user has named a folder of their own."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        if find_spec("filelock"):  # with a limit JAX uses the folder under a lock, for which it needs this package
+            jax.config.update("jax_compilation_cache_max_size", 1 << 30)
 
 
 def _give_up(path: Path, pack: Sequence[dict[str, Any]], code: int) -> None:

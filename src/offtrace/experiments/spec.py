@@ -126,7 +126,10 @@ def _algorithms(sweep: Sweep, game: str) -> Iterator[dict[str, Any]]:
 
 
 def packs(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
-    """Specs that can share a program, together, `most` at a time; environments on the host are alone."""
+    """Specs that can share a program, together, `most` at a time at most; environments on the host are alone.
+
+    Packs of one group are as equal as can be: those of one size share a compiled program.
+    """
     groups: dict[str, list[Plan]] = {}
     for spec in specs:
         if on_host(spec.env):
@@ -137,4 +140,9 @@ def packs(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
         shares = spec.trace in MARKOV
         key = repr((shape, world, "" if shares else spec.trace))
         groups.setdefault(key, []).append(spec)
-    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+    found = []
+    for group in groups.values():
+        number = -(-len(group) // most)
+        size = -(-len(group) // number)
+        found += [group[i : i + size] for i in range(0, len(group), size)]
+    return found
