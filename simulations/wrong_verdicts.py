@@ -251,7 +251,7 @@ def progress(what: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=2000, help="of each case")
-    parser.add_argument("--power-repetitions", type=int, default=400, help="of each true difference")
+    parser.add_argument("--power-repetitions", type=int, default=2000, help="of each true difference")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
