@@ -200,8 +200,7 @@ def wrong_table(repetitions: int, seed: int, pool: Pool) -> Iterator[str]:
         for label in LAMBDAS
         if declared or case not in DECLARED_ONLY
     ]
-    fewer = min(repetitions, 200)  # two seeds never decide
-    tasks = [(*row, n, fewer if n == 2 else repetitions, seed) for row in rows for n in NUM_SEEDS]
+    tasks = [(*row, n, repetitions, seed) for row in rows for n in NUM_SEEDS]
     results = pool.imap(wrong_rates, tasks)
     yield "| scores | seeds declared | λ | " + " | ".join(f"{n} seeds" for n in NUM_SEEDS) + " |"
     yield "|" + "---|" * (3 + len(NUM_SEEDS))

@@ -27,12 +27,12 @@ from rich.text import Text
 import offtrace as ot
 from offtrace import scores
 from offtrace.experiments import tabular
-from offtrace.experiments.ladder import RUNGS
 from offtrace.experiments.presets import SMALL_LAMBDAS
 from offtrace.experiments.results import Study
 from offtrace.experiments.theory import contractions
 from offtrace.mdp import SMALL_WORLD
-from offtrace.report.findings import SHORT_SCORES, Materials, difference, different_runs, findings, scores_of
+from offtrace.report.findings import SHORT_SCORES, Materials, different_runs, findings, scores_of
+from offtrace.report.ladder import rung_rows
 from offtrace.report.names import counted, named
 from offtrace.returns import reference
 from offtrace.verbs.report import SIGNS, STYLES, print_findings, theory
@@ -268,17 +268,10 @@ def _ladder_table(ladder: scores.Comparison) -> Table:
     for stretch in scores_of(ladder):
         table.add_column(SHORT_SCORES[stretch], justify="right", no_wrap=True)
         table.add_column("difference", justify="right", no_wrap=True)
-    for rung in RUNGS:
-        if rung.name not in ladder.algorithms:
-            continue
+    for rung in rung_rows(ladder):
         cells = []
-        for stretch in scores_of(ladder):
-            averages = ladder.averages("level", stretch)
-            cells.append(f"{averages.value[0, averages.algorithms.index(rung.name)]:z.2f}")
-            found = None
-            if rung.before in ladder.algorithms:
-                found = difference(ladder, (rung.name, 1.0), (rung.before, 1.0), stretch)
-            cells.append(_plus_minus(found))
+        for stretch, value in rung.values.items():
+            cells += [f"{value:z.2f}", _plus_minus(rung.differences[stretch])]
         table.add_row(rung.title, *cells)
     return table
 

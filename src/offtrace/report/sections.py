@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.experiments.ladder import RUNGS
 from offtrace.experiments.results import Study
 from offtrace.report import comparisons, curves, tables
 from offtrace.report.charts import alt
-from offtrace.report.findings import SCORE_NAMES, difference, scores_of
+from offtrace.report.findings import SCORE_NAMES, scores_of
+from offtrace.report.ladder import rung_rows
 from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.safety import contraction_against_variance
@@ -169,20 +169,14 @@ def _verdicts(claims: Mapping[Stretch, Sequence[Claim]], add: _Files) -> Section
 
 def ladder_section(ladder: Comparison, stem: str, add: _Files) -> Section:
     """From DQN to Retrace: every rung, its scores, and the difference to the rung that it is one step from."""
-    rungs = [rung for rung in RUNGS if rung.name in ladder.algorithms]
     header = ["rung", "compared_with", *(f"{stretch}{end}" for stretch in scores_of(ladder) for end in ENDS)]
     rows: list[list[Cell]] = []
     lines: list[list[Any]] = [header]
-    for rung in rungs:
-        before = named(rung.before) if rung.before else ""
-        cells = [Cell(rung.title, below=f"against {before}" if before else "")]
+    for rung in rung_rows(ladder):
+        cells = [Cell(rung.title, below=f"against {named(rung.before)}" if rung.before else "")]
         numbers: list[Any] = []
-        for stretch in scores_of(ladder):
-            averages = ladder.averages("level", stretch)
-            value = float(averages.value[0, averages.algorithms.index(rung.name)])
-            found = None
-            if rung.before in ladder.algorithms:
-                found = difference(ladder, (rung.name, 1.0), (str(rung.before), 1.0), stretch)
+        for stretch, value in rung.values.items():
+            found = rung.differences[stretch]
             cells += [Cell(f"{value:z.2f}", number=value), _interval(found, signed=True) if found else Cell("")]
             numbers += [value, *([found.value, found.low, found.high] if found else [None] * 3)]
         rows.append(cells)
@@ -193,7 +187,7 @@ def ladder_section(ladder: Comparison, stem: str, add: _Files) -> Section:
         f"{comparisons.scale_words(ladder)}"
     )
     grid = Grid(caption, ("rung", *columns), rows, files=add("ladder", csv=lambda: tables.csv_text(lines)))
-    words = "Each rung differs from the one that it is compared with by one thing, and has its own best step size."
+    words = "Each rung differs from the one that it is compared with by one thing; step sizes may differ as well."
     return Section("From DQN to Retrace, one difference at a time", [words], tables=[grid])
 
 

@@ -17,7 +17,6 @@ from rich.text import Text
 
 STYLES = {"holds": "green", "does not hold": "red", "cannot tell": "dim"}
 SIGNS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
-SCORES = {"final": "training score", "evaluation": "at ε ≈ 0"}
 TRACES = ("one_step", "importance_sampling", "q_lambda", "tree_backup", "retrace")
 
 
@@ -112,11 +111,13 @@ def print_findings(sentences: Sequence[str], console: Console) -> None:
 
 def _table(study: dict[str, Any]) -> Table:
     """A row for each claim, with its verdict and difference by each score."""
+    from offtrace.report.findings import SHORT_SCORES
+
     name = "".join(sign if sign.isprintable() else "\ufffd" for sign in study["study"])
     kinds = list(dict.fromkeys(row["score"] for row in study["claims"]))
     table = Table("claim of the paper", title=Text(name), box=None, pad_edge=False)
     for kind in kinds:
-        table.add_column(SCORES[kind] if len(kinds) > 1 else "verdict")
+        table.add_column(SHORT_SCORES[kind] if len(kinds) > 1 else "verdict")
     table.title_justify, table.title_style = "left", "bold"
     by_text: dict[str, dict[str, dict[str, Any]]] = {}
     for row in study["claims"]:
