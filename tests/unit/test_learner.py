@@ -235,6 +235,42 @@ def test_metrics_by_hand() -> None:
     assert float(progress.loss) == 1.0
 
 
+def test_the_effective_length_ends_with_a_life() -> None:
+    """Q(λ) at 1 over 16 rows: a life that is lost in row 3 lets four TD errors through, not 16. A window that begins
+    on a dummy row has no first step whose target they could reach, and does not count.
+    """
+    shape = (16, 2)
+    continues, reset, mask = np.ones(shape, bool), np.zeros(shape, bool), np.ones(shape, bool)
+    continues[3, 0] = False  # γ is 0 there, and the episode goes on
+    mask[0, 1], reset[1, 1] = False, True
+    given = Batch(
+        jnp.zeros((17, 2), int),
+        jnp.zeros(shape, int),
+        jnp.ones(shape),
+        jnp.asarray(continues),
+        jnp.asarray(reset),
+        jnp.asarray(mask),
+        jnp.full(shape, 0.5),
+        jnp.ones(2),
+    )
+    hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.QLambda(1.0))
+    state = learner.init(jnp.zeros((1, 2)), LearnerSpec(), hyper)
+    metrics, _ = learner.metrics(state, given, hyper, network=table, spec=LearnerSpec())
+    assert float(metrics.effective_length) == 4.0
+
+
+def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
+    """So says `Progress`, and so says `Report`."""
+    hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
+    params = jnp.asarray(np.random.default_rng(0).normal(size=(STATES, ACTIONS)))
+    norms = []
+    for most in (None, 1e-6):
+        spec = LearnerSpec(max_gradient=most)
+        state = learner.init(params, spec, hyper)
+        norms.append(float(learner.update(state, batch(), hyper, network=table, spec=spec)[1].gradient))
+    assert norms[0] == norms[1] > 1e-3
+
+
 @pytest.mark.parametrize("bad", ["params", "target_params"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_applied(bad: str, value: float) -> None:

@@ -115,7 +115,7 @@ class Progress(NamedTuple):
     loss: jax.Array
     """Mean |ΔQ| before the clamp, over the real steps of the batch."""
     gradient: jax.Array
-    """Norm of the gradient, as it was applied."""
+    """Norm of the gradient, before it is scaled down to `max_gradient`."""
     refused: jax.Array
     """bool: the loss or the gradient was not finite, so nothing was changed."""
 
@@ -132,7 +132,8 @@ class Metrics(NamedTuple):
     cut: jax.Array
     """Share of them with c < 0.05."""
     effective_length: jax.Array
-    """Mean of Σ_s Π c from the start of a window: how many TD errors reach it."""
+    """Mean of Σ_s Π c from the start of a window to its first end of an episode or a life: how many TD errors reach
+    it. Windows that begin on a dummy row do not count."""
     off_policy: jax.Array
     """E_μ|1 − π/μ|, which is ‖π − μ‖₁."""
 
@@ -251,16 +252,19 @@ def metrics(
     _, c, pi_a = batch_targets(q if spec.double else q_target, q_target, batch, spec, hyper)
     real = batch.mask.astype(batch.r.dtype)
     count = jnp.maximum(real.sum(), 1)
-    passes = jnp.where(batch.mask & ~batch.reset, 1.0, 0.0).at[0].set(0)  # rows whose c may be read
+    # Rows whose c is read: not the first, and none after an end. A lost life is an end without a reset.
+    before = jnp.concatenate([jnp.zeros_like(batch.continues[:1]), batch.continues[:-1]])
+    passes = jnp.where(batch.mask & ~batch.reset & (before > 0), 1.0, 0.0)
     num_passes = jnp.maximum(passes.sum(), 1)
     away = abs(1 - jnp.where(batch.mask, pi_a / jnp.where(batch.mask, batch.mu_a, 1), 1))
     reach = jnp.cumprod((c * passes).at[0].set(1.0 + 0 * c[0]), axis=0)
+    begins = real[0]
     seen = Metrics(
         q=(take_action(q[:-1], batch.a) * real).sum() / count,
         largest_q=abs(q).max(),
         c=(c * passes).sum() / num_passes,
         cut=jnp.where(jnp.isnan(c), jnp.nan, (c < 0.05) * passes).sum() / num_passes,
-        effective_length=reach.sum(0).mean(),
+        effective_length=(reach.sum(0) * begins).sum() / jnp.maximum(begins.sum(), 1),
         off_policy=(away * real).sum() / count,
     )
     return seen, away
