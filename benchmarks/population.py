@@ -44,7 +44,7 @@ def population(num_members: int, *, precision: str, optimiser: str = "adam") -> 
     def run() -> object:
         nonlocal state
         state, tick = runtime.advance(state, ITERATIONS, learns=True)
-        return tick.loss
+        return tick
 
     return run
 

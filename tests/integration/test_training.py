@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,13 +24,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
 import tyro
 
-from offtrace.agent import checkpoints, runs, telemetry, training
+from offtrace.agent import checkpoints, disk, runs, telemetry, training
 from offtrace.agent.policy import load_policy
+from offtrace.agent.runs import TICK
 from offtrace.agent.runtimes import Synchronous, refuse_shapes
 from offtrace.agent.spec import Plan, TrainSpec, from_json, resolved
 from offtrace.agent.telemetry import Watcher
@@ -118,7 +121,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def after(num_ticks: int) -> Callable[[], bool]:
-    """Asked after every tick: True after so many."""
+    """Asked after every tick, and on the host after every step: True after so many."""
     left = iter(range(num_ticks - 1, -1, -1))
     return lambda: next(left) == 0
 
@@ -143,10 +146,34 @@ def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path:
     for part, num_ticks in enumerate((1, 2, 3) if name == RUNS[0] else (3,)):
         result = train(spec(*name), tmp_path, resume=part > 0, stop=after(num_ticks))
         assert not result.finished
-        assert len(result.reports) == ((1, 3, 6) if name == RUNS[0] else (3,))[part]
-        assert checkpoints.load(tmp_path).number == len(result.reports) - 1
+        if name[0] == "pocket/catch":
+            assert len(result.reports) == ((1, 3, 6) if name == RUNS[0] else (3,))[part]
+            assert checkpoints.load(tmp_path).number == (len(result.reports) - 1) * TICK
     assert train(spec(*name), tmp_path, resume=True).finished
     assert digest(tmp_path) == digest(whole(*name))
+
+
+def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path) -> None:
+    """Asked between any two of their steps: of a tick, of the evaluation, and of those that a resumed run repeats."""
+    mine = spec("CartPole-v1")
+    train(mine, tmp_path, stop=after(19))
+    found = checkpoints.load(tmp_path)
+    assert found.number == TICK + 2 * 6  # tick 0, ten steps and tick 1, six steps
+    assert len(found.arrays["actions"]) == 16
+    train(mine, tmp_path, resume=True, stop=after(5))
+    assert checkpoints.load(tmp_path).number == found.number, "it was stopped while it repeated its 16 steps"
+    num_ticks = 0
+
+    class Counting(Watcher):
+        def ticks(self, reports: Sequence[Any]) -> None:
+            nonlocal num_ticks
+            num_ticks += 1
+
+    evaluated = train(mine, tmp_path, resume=True, watcher=Counting(), stop=lambda: num_ticks == LAST - 1)
+    assert not evaluated.finished
+    assert len(evaluated.reports) == LAST + 1
+    assert train(mine, tmp_path, resume=True).finished
+    assert digest(tmp_path) == digest(whole("CartPole-v1", "retrace"))
 
 
 def test_population(whole: Whole, tmp_path: Path) -> None:
@@ -159,7 +186,7 @@ def test_population(whole: Whole, tmp_path: Path) -> None:
         folder = whole("pocket/catch", result.spec.trace, i)
         progress = (folder / "progress.jsonl").read_bytes()
         assert (tmp_path / f"progress-{i}.jsonl").read_bytes() == progress
-        assert list(result.returns) == json.loads((folder / "result.json").read_text())[0]["returns"]
+        assert list(result.returns) == json.loads((folder / "result.json").read_text())["members"][0]["returns"]
         for name, array in checkpoints.load(folder).arrays.items():
             here = together[name] if array.shape == together[name].shape else together[name][i : i + 1]
             assert here.tobytes() == array.tobytes(), name
@@ -195,7 +222,7 @@ def test_reports_add_up(whole: Whole) -> None:
         assert np.isnan([reports[0].loss, reports[0].q, reports[1].loss]).all()
         assert np.isfinite([(r.loss, r.gradient, r.q, r.c) for r in reports[2:]]).all()
         plan = resolved(spec(*name))
-        assert training.total_steps(training.runtime_for([plan])) == reports[-1].num_steps
+        assert training.Loop(training.runtime_for([plan])).total_steps == reports[-1].num_steps
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -285,18 +312,19 @@ def test_disk_full(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "_write", partly)
-        with pytest.raises(OSError, match="checkpoint 2 was not saved; those before it are intact") as caught:
+        with pytest.raises(OSError, match="checkpoint 2000000 was not saved; those before it are intact") as caught:
             train(spec(), tmp_path, checkpoint_seconds=0)
         assert caught.value.errno == errno.ENOSPC
-    assert checkpoints.load(tmp_path).number == 1
+    assert checkpoints.load(tmp_path).number == TICK
     with monkeypatch.context() as patch:
         appended = iter([telemetry.append] * 2 + [full])
         patch.setattr(telemetry, "append", lambda *given: next(appended)(*given))
         with pytest.raises(OSError, match="No space left"):
             train(spec(), tmp_path, resume=True, checkpoint_seconds=0)
-    assert checkpoints.load(tmp_path).number == 3
+    assert checkpoints.load(tmp_path).number == 3 * TICK
+    write = disk.write
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "_write_json", full)
+        patch.setattr(disk, "write", lambda path, of: full() if path.name == "result.json" else write(path, of))
         with pytest.raises(OSError, match="No space left"):
             train(spec(), tmp_path, resume=True)
     assert not (tmp_path / "result.json").exists()
@@ -307,13 +335,13 @@ def test_disk_full(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("compiled_once")
 def test_damaged_checkpoint(whole: Whole, tmp_path: Path) -> None:
     train(spec(), tmp_path, checkpoint_seconds=0, stop=after(4))
-    newest = tmp_path / "checkpoints" / "000000000003" / "arrays.safetensors"
+    newest = tmp_path / "checkpoints" / "000003000000" / "arrays.safetensors"
     content = bytearray(newest.read_bytes())
     content[-9] ^= 4
     newest.write_bytes(content)
     notes = Notes()
     train(spec(), tmp_path, resume=True, watcher=notes)
-    assert any("arrays.safetensors" in line and "falls back to checkpoint 2" in line for line in notes.lines)
+    assert any("arrays.safetensors" in line and "falls back to checkpoint 2000000" in line for line in notes.lines)
     assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
 
 
@@ -345,9 +373,7 @@ def test_changes_are_refused_by_name(whole: Whole, tmp_path: Path) -> None:
         train(spec(lambda_=0.5, step_size=0.25), tmp_path, resume=True)
     with pytest.raises(ValueError, match="`spec` must be 1"):
         train([spec(), spec(seed=1)], tmp_path, resume=True)
-    other = json.loads(original)
-    other["made_with"]["offtrace"] = "0.0.7"
-    file.write_text(json.dumps(other))
+    forge(tmp_path, lambda record: record["made_with"].update(offtrace="0.0.7"))
     with pytest.raises(ValueError, match=r"offtrace was 0.0.7 and is \d"):
         train(spec(), tmp_path, resume=True)
     notes = Notes()
@@ -371,7 +397,7 @@ def test_changed_settings_are_written_down(tmp_path: Path) -> None:
     train(spec(), tmp_path, stop=after(2))
     train(spec(step_size=0.25), tmp_path, resume=True, allow_changes=True, stop=after(1))
     train(spec(step_size=0.25), tmp_path, resume=True, stop=after(1))
-    assert runs.read_specs(tmp_path)[0][0].step_size == 0.25
+    assert runs.read_specs(tmp_path)[0].step_size == 0.25
 
 
 def test_finished_is_read_back(whole: Whole, tmp_path: Path) -> None:
@@ -444,13 +470,182 @@ def test_spec_of_another_kind(text: str, tmp_path: Path) -> None:
     assert (tmp_path / "spec.json").read_text() == text
 
 
+# -- what was changed since it was written -------------------------------------------------------------------
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """The record of every checkpoint, with a checksum that fits."""
+    for place in folder.glob("checkpoints/*/manifest.json"):
+        content = disk.unsealed(place.read_bytes())
+        del content["sha256"]
+        change(content["record"])
+        place.write_bytes(disk.sealed(content))
+
+
+CHANGES = {
+    "gamma": 0.5,
+    "step_size": 0.25,
+    "epsilon": 0.5,
+    "lambda_": 0.25,
+    "trace": "q_lambda",
+    "seed": 3,
+    "num_steps": 80,
+    "tick_steps": 10**30,
+    "clamp": None,
+    "target_policy": "greedy",
+}
+
+
 @pytest.mark.usefixtures("compiled_once")
-@pytest.mark.parametrize("text", ["", "[]", "{}", '[{"returns": "x"}]', '[{"returns": [1.0]}]'])
-def test_result_of_another_kind(text: str, tmp_path: Path) -> None:
-    train(spec(), tmp_path, stop=lambda: True)
-    (tmp_path / "result.json").write_text(text)
-    with pytest.raises(ValueError, match=r"result\.json' is no result of this version"):
-        train(spec(), tmp_path, resume=True)
+def test_a_changed_spec_file_changes_nothing(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint says what the run is; also where the command leaves something open."""
+    train(spec(), tmp_path / "run", stop=after(3))
+    file = tmp_path / "run" / "spec.json"
+    changed = json.loads(file.read_text())
+    changed["specs"][0].update(CHANGES)
+    file.write_text(json.dumps(changed))
+    assert runs.read_specs(tmp_path / "run") == (resolved(spec()),)
+    assert load_policy(tmp_path / "run").spec == resolved(spec())
+    monkeypatch.chdir(tmp_path)
+    open_ = dataclasses.replace(spec(), gamma=None, step_size=None, epsilon=None, num_steps=None, tick_steps=None)
+    main(arguments(open_, "--output", "run", "--resume", "--quiet"))
+    ours = digest(tmp_path / "run")
+    theirs = digest(whole("pocket/catch", "retrace"))
+    del ours["spec.json"], theirs["spec.json"]
+    assert ours == theirs
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_a_coarser_clock_does_not_end_a_run_early(tmp_path: Path) -> None:
+    """`num_steps` decides when it ends, and not how many ticks there were."""
+    train(spec(), tmp_path, stop=after(3))
+    result = train(spec(tick_steps=20), tmp_path, resume=True, allow_changes=True)
+    assert [report.num_steps for report in result.reports] == [0, 40, 80, 100, 120, 140, 160, 180, 200]
+
+
+@pytest.mark.usefixtures("compiled_once")
+@pytest.mark.parametrize("change", ["", "[]", "{}", "returns", "empty", "old", "a link", "a FIFO"])
+def test_a_changed_result_is_made_again(change: str, whole: Whole, tmp_path: Path) -> None:
+    """From the last checkpoint, which gives the same one to the last bit."""
+    folder, file = tmp_path / "run", tmp_path / "run" / "result.json"
+    shutil.copytree(whole("pocket/catch", "retrace"), folder)
+    content = json.loads(file.read_text())
+    if change == "returns":
+        content["members"][0]["returns"][0] += 1
+        file.write_text(json.dumps(content, indent=1))
+    elif change == "empty":
+        content["members"][0]["returns"] = []
+        del content["sha256"]
+        file.write_bytes(disk.sealed(content))
+    elif change == "old":
+        file.write_text('[{"mean_return": 1.0, "returns": [1.0], "num_unfinished": 0}]')
+    elif change == "a link":
+        (tmp_path / "other").write_bytes(file.read_bytes())
+        file.unlink()
+        file.symlink_to(tmp_path / "other")
+    elif change == "a FIFO":
+        file.unlink()
+        os.mkfifo(file)
+    else:
+        file.write_text(change)
+    notes = Notes()
+    assert train(spec(), folder, resume=True, watcher=notes).finished
+    assert any("is not as it was written" in line for line in notes.lines)
+    assert digest(folder) == digest(whole("pocket/catch", "retrace"))
+    assert file.is_file()
+    assert not file.is_symlink()
+
+
+def test_a_finished_run_needs_no_checkpoints(whole: Whole, tmp_path: Path) -> None:
+    """Who removes them for room keeps the result; and without it, nothing calls itself finished."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole("pocket/catch", "retrace"), folder)
+    shutil.rmtree(folder / "checkpoints")
+    result = train(spec(), folder, resume=True, stop=lambda: True)
+    assert result.finished
+    assert result.num_steps == 200
+    (folder / "result.json").write_text("{}")
+    with pytest.raises(ValueError, match="no checkpoint to evaluate again"):
+        train(spec(), folder, resume=True)
+    (folder / "result.json").unlink()
+    assert not train(spec(), folder, resume=True, stop=after(1)).finished
+    assert not train(spec(), folder, resume=True, stop=after(1)).finished
+
+
+RECORDS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no reports": lambda record: record.pop("reports"),
+    "no ticks": lambda record: record.update(reports=[]),
+    "too few ticks": lambda record: record["reports"].pop(),
+    "no members": lambda record: record["reports"][0].clear(),
+    "a tick of none": lambda record: record["reports"].__setitem__(0, None),
+    "a report of a number": lambda record: record["reports"][0].__setitem__(0, 3),
+    "a field missing": lambda record: record["reports"][0][0].pop("loss"),
+    "a text for a number": lambda record: record["reports"][0][0].update(loss="a"),
+    "another order": lambda record: record["reports"].reverse(),
+    "no specs": lambda record: record.pop("specs"),
+    "specs of none": lambda record: record.update(specs=[]),
+    "specs of a number": lambda record: record.update(specs=3),
+    "a spec of a number": lambda record: record.update(specs=[3]),
+    "huge numbers": lambda record: record["specs"][0].update(step_size=10**400),
+    "huge widths": lambda record: record["specs"][0].update(hidden_sizes=[10**30]),
+    "a list for a name": lambda record: record["specs"][0].update(trace=[]),
+    "no versions": lambda record: record.pop("made_with"),
+    "versions of a number": lambda record: record.update(made_with=3),
+}
+
+
+@pytest.mark.usefixtures("compiled_once")
+@pytest.mark.parametrize("change", RECORDS.values(), ids=RECORDS)
+def test_forged_records(change: Callable[[dict[str, Any]], object], whole: Whole, tmp_path: Path) -> None:
+    """With a checksum that fits: refused in one line by whatever reads them."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole("pocket/catch", "retrace"), folder)
+    (folder / "result.json").unlink()
+    forge(folder, change)
+    for read in (lambda: train(spec(), folder, resume=True), lambda: load_policy(folder)):
+        with pytest.raises(ValueError, match=r"manifest\.json"):
+            read()
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) -> None:
+    """A folder from somebody else may hold links in place of the files that a run writes."""
+    victim = tmp_path / "victim"
+    victim.write_text("thesis")
+    folder = tmp_path / "run"
+    train(spec(), folder, stop=after(2))
+    (folder / "progress.jsonl").unlink()
+    for name in (
+        "progress.jsonl",
+        "progress.jsonl.new",
+        ".progress.jsonl.writing",
+        ".result.json.writing",
+        ".spec.json.writing",
+    ):
+        (folder / name).symlink_to(victim)
+    train(spec(), folder, resume=True)
+    assert victim.read_text() == "thesis"
+    for name in ("spec.json", "lock"):
+        (folder / name).unlink()
+        (folder / name).symlink_to(victim)
+    with pytest.raises((ValueError, OSError)):
+        train(spec(), folder, resume=True)
+    with pytest.raises((ValueError, OSError)):
+        train(spec(), folder)
+    assert victim.read_text() == "thesis"
+
+
+def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) -> None:
+    """Whatever its files say: consent comes from who calls (fault matrix, row 40)."""
+    mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
+    train(mine, tmp_path, stop=after(4))
+    del sys.modules["offtrace_faulty"], gymnasium.registry["Faulty-v0"]
+    with pytest.raises(ValueError, match="--allow-import"):
+        load_policy(tmp_path)
+    assert "offtrace_faulty" not in sys.modules
+    policy = load_policy(tmp_path, allow_import=True)
+    assert policy.q(np.zeros((1, 2), np.float32)).shape == (1, 2)
+    assert "offtrace_faulty" in sys.modules
 
 
 # -- environments that break (rows 20 to 22) -----------------------------------------------------------------
@@ -485,6 +680,10 @@ class Faulty(gymnasium.Env):
                 observation[1] = np.nan
             if fault == "reward":
                 reward = np.inf
+            if fault == "huge":
+                reward = 1e300
+            if fault == "exit":
+                raise SystemExit(0)
         return observation, reward, self.time == 7, False, {}
 
 gymnasium.register("Faulty-v0", Faulty)
@@ -507,6 +706,8 @@ FAULTS = {
     "hang": (TimeoutError, "no answer in 2.0 seconds"),
     "observation": (RuntimeError, "the observation has nan"),
     "reward": (RuntimeError, "the reward is inf"),
+    "huge": (RuntimeError, "the reward is 1e+300, which is more than float32 can hold"),
+    "exit": (RuntimeError, "SystemExit: 0"),
 }
 BROKEN = {"seed": 3, "options": {"allow_import": True, "timeout": 2.0}}
 
@@ -523,7 +724,9 @@ def test_environments_that_break(
             train(mine, tmp_path / "run", resume=number > 0, checkpoint_seconds=0)
         for part in ("Faulty-v0", "actor 0, seed 3", "at step 17, action ", text):
             assert part in str(caught.value)
-        assert checkpoints.load(tmp_path / "run").number == 1  # of 10 steps of each actor; tick 2 broke
+        saved = checkpoints.load(tmp_path / "run")
+        assert len(saved.arrays["actions"]) == 18  # 16 steps, and two dummy rows
+        assert saved.number == TICK + 2 * 8 + 1  # ten of them are tick 1; for the next one actions were chosen
 
     monkeypatch.chdir(tmp_path)
     faulty.write_text("raise")
@@ -547,10 +750,8 @@ def test_environments_that_break(
 def test_an_environment_that_is_no_function_of_its_seed(
     faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gymnasium
-
     mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
-    train(mine, tmp_path, stop=after(2))
+    train(mine, tmp_path, stop=after(12))  # tick 0, ten steps, tick 1
     before = {path.name for path in tmp_path.rglob("*")}
     env = gymnasium.make("Faulty-v0").unwrapped
     fixed = type(env).reset
@@ -572,7 +773,7 @@ def test_divergence_ends_a_run(
         train(wild, tmp_path / "run", checkpoint_seconds=0)
     for part in ("pocket/catch", "seed 0", "step 80", "updates were not applied", "gradient", "`step_size`, 1e+30"):
         assert part in str(caught.value)
-    assert checkpoints.load(tmp_path / "run").number == 1
+    assert checkpoints.load(tmp_path / "run").number == TICK
     assert len(telemetry.read(tmp_path / "run" / "progress.jsonl")) == 2
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_:
@@ -611,16 +812,16 @@ def test_values_that_are_not_finite() -> None:
 def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     real = Synchronous.advance
 
-    def advance(self: Synchronous, state: Any, num_iterations: int, *, learns: bool) -> Any:
+    def advance(self: Synchronous, state: Any, num_iterations: int, *, learns: bool, **stop: Any) -> Any:
         if learns:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.\nA long\ntable")
-        return real(self, state, num_iterations, learns=learns)
+        return real(self, state, num_iterations, learns=learns, **stop)
 
     monkeypatch.setattr(Synchronous, "advance", advance)
     with pytest.raises(MemoryError, match=r"Lower `replay_size` \(160\), `num_actors` \(4\).* is intact") as caught:
         train(spec(), tmp_path / "run", checkpoint_seconds=0)
     assert isinstance(caught.value.__cause__, jax.errors.JaxRuntimeError)
-    assert checkpoints.load(tmp_path / "run").number == 1
+    assert checkpoints.load(tmp_path / "run").number == TICK
     with (
         pytest.raises(MemoryError, match="fewer than 4 members"),
         training._explained_memory(SimpleNamespace(specs=[resolved(one) for one in population()]), None),
@@ -695,7 +896,7 @@ def test_interrupted_and_resumed(
         assert "Stopped and saved" in stdout
         pasted = stdout.partition("Go on with: ")[2].splitlines()[0]
         assert shlex.split(pasted) == ["offtrace", "train", *typed(long), "--output", "a run", "--resume"]
-        saved = checkpoints.load(folder).number
+        saved = checkpoints.load(folder).number // TICK
         assert len(telemetry.read(folder / "progress.jsonl")) == saved + 1 >= num_ticks
         num_ticks = saved + 3
     monkeypatch.chdir(tmp_path)
@@ -824,7 +1025,7 @@ def test_resumed_without_what_can_be_chosen(
     assert "lambda_ was 1.0 and is 0.5. Resume it as it was, or pass `--allow-changes`" in stderr
     main(arguments(chosen, "--output", "run", "--resume"))
     assert "Evaluation" in capsys.readouterr().out
-    assert runs.read_specs(Path("run"))[0] == [resolved(spec())]
+    assert runs.read_specs(Path("run")) == (resolved(spec()),)
 
 
 def test_typed_is_read_back() -> None:

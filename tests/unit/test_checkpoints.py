@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from offtrace.agent import checkpoints
+from offtrace.agent import checkpoints, disk
 from offtrace.agent.checkpoints import ARRAYS, MANIFEST, Checkpoint, Lock, load, numbers, save, writable
 
 DTYPES = ["bool", "uint8", "int32", "int64", "uint32", "float16", "float32", "float64"]
@@ -29,7 +29,7 @@ COMMON = """
 import errno, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
-from offtrace.agent import checkpoints
+from offtrace.agent import checkpoints, disk
 from offtrace.agent.checkpoints import Lock, load, numbers, save, writable
 
 def state(number):
@@ -677,7 +677,7 @@ def test_forged_manifests(tmp_path: Path, changes: dict) -> None:
 def test_deep_json_is_refused(tmp_path: Path) -> None:
     _, other = two(tmp_path)
     for text in (b"[" * 100_000, b"1" * 10_000, b"\xff", b"[]", b'{"a":'):
-        (other / MANIFEST).write_bytes(text + checkpoints._seal(text))
+        (other / MANIFEST).write_bytes(text + disk.seal(text))
         assert_falls_back(tmp_path, MANIFEST)
 
 

@@ -40,6 +40,7 @@ def driven() -> Iterator[tuple[Host, HostState, list[tuple[int, int, int]]]]:
     state, seen = host.start(), []
     for number in range(FILL + LEARN):
         state, _ = host.advance(state, 1, learns=number >= FILL)
+        host.over(state)
         seen.append((*host.counts(state), int(state.member.replay.num_steps)))
     yield host, state, seen
     host.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.agent import telemetry
+from offtrace.agent import disk, telemetry
 from offtrace.agent.telemetry import BY_AGE, COUNTS, SPEED, TAGS, Events, Report, from_row, to_row
 
 NAN, INF = math.nan, math.inf
@@ -127,15 +127,15 @@ def test_a_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     writes = []
 
     class Counted(io.FileIO):
-        def __init__(self, path: Path, mode: str, *, buffering: int) -> None:
+        def __init__(self, descriptor: int, mode: str, *, buffering: int) -> None:
             assert buffering == 0
-            super().__init__(path, mode)
+            super().__init__(descriptor, mode)
 
         def write(self, line: bytes) -> int:
             writes.append(line)
             return super().write(line)
 
-    monkeypatch.setattr(telemetry, "open", Counted, raising=False)
+    monkeypatch.setattr(disk, "open", Counted, raising=False)
     telemetry.append(tmp_path / "progress.jsonl", report())
     assert len(writes) == 1
     assert writes[0].count(b"\n") == 1

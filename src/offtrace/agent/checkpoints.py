@@ -34,6 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from offtrace.agent import disk
+
 FORMAT, VERSION = "offtrace checkpoint", 1
 ARRAYS, MANIFEST, WRITING = "arrays.safetensors", "manifest.json", ".writing-"
 BLOCK = 16 << 20
@@ -202,15 +204,9 @@ def _safetensors(arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
 def _manifest(number: int, record: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
     content = {"format": FORMAT, "version": VERSION, "number": number, "record": dict(record), "files": files}
     try:
-        text = json.dumps(content, indent=1).removesuffix("\n}").encode()
+        return disk.sealed(content)
     except (TypeError, ValueError) as error:
         raise TypeError(f"`record` must hold what JSON can: {error}.") from error
-    return text + _seal(text)
-
-
-def _seal(text: bytes) -> bytes:
-    """The end of a manifest, over every byte before it, so that it can be checked before it is parsed."""
-    return f',\n "sha256": "{hashlib.sha256(text).hexdigest()}"\n}}\n'.encode()
 
 
 def _write(path: Path, pieces: Iterable[Any]) -> dict[str, Any]:
@@ -252,10 +248,17 @@ def _sweep(home: Path) -> None:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def load(folder: Path, *, number: int | None = None, warn: Callable[[str], None] | None = None) -> Checkpoint:
+def load(
+    folder: Path,
+    *,
+    number: int | None = None,
+    warn: Callable[[str], None] | None = None,
+    arrays: bool = True,
+) -> Checkpoint:
     """The newest intact checkpoint; or the one with this `number`, for which there is no substitute.
 
-    For each damaged one that was passed over `warn` gets a line; without it, Python's warnings do.
+    For each damaged one that was passed over `warn` gets a line; without it, Python's warnings do. Without `arrays`
+    only the record is read, and only its checksum is compared.
     """
     home, found, damages = _home(folder), numbers(folder), []
     wanted = [each for each in reversed(found) if number in (None, each)]
@@ -264,7 +267,7 @@ def load(folder: Path, *, number: int | None = None, warn: Callable[[str], None]
         raise FileNotFoundError(errno.ENOENT, f"`folder` has {what}", str(home))
     for each in wanted:
         try:
-            checkpoint = _read(home / f"{each:012d}")
+            checkpoint = _read(home / f"{each:012d}", arrays=arrays)
         except Damaged as damage:
             damages.append(str(damage))
             continue
@@ -273,11 +276,11 @@ def load(folder: Path, *, number: int | None = None, warn: Callable[[str], None]
             warnings.warn(line, stacklevel=2) if warn is None else warn(line)
         return checkpoint
     if numbers(folder) != found:  # a running training has removed them meanwhile
-        return load(folder, number=number, warn=warn)
+        return load(folder, number=number, warn=warn, arrays=arrays)
     raise Damaged(home, f"has no intact checkpoint to load: {'; '.join(damages)}.")
 
 
-def _read(path: Path) -> Checkpoint:
+def _read(path: Path, *, arrays: bool = True) -> Checkpoint:
     """All of it is checked before the arrays are taken into memory."""
     place = path
     try:
@@ -287,7 +290,7 @@ def _read(path: Path) -> Checkpoint:
             if not stat.S_ISREG(place.lstat().st_mode):
                 raise Damaged(place, "is a link, or not a plain file")
         place = path / MANIFEST
-        content = _parsed(place, place.read_bytes())
+        content = _manifest_at(place)
         if content["format"] == FORMAT and content["version"] != VERSION:
             raise ValueError(  # not damaged, so neither to be passed over nor to be replaced
                 f"{str(place)!r} has version {content['version']!r} of the format, and {VERSION} is read here. Use "
@@ -299,6 +302,8 @@ def _read(path: Path) -> Checkpoint:
         place = path / ARRAYS
         if (size := place.stat().st_size) != file["size"]:
             raise Damaged(place, f"has {size} bytes, and its manifest says {file['size']}")
+        if not arrays:
+            return Checkpoint(int(path.name), {}, record, path)
         with open(place, "rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != file["sha256"]:
                 raise Damaged(place, "does not have the checksum in its manifest")
@@ -312,12 +317,9 @@ def _read(path: Path) -> Checkpoint:
         raise Damaged(place, f"cannot be read: {error.strerror}") from error
 
 
-def _parsed(path: Path, data: bytes) -> Any:
+def _manifest_at(path: Path) -> Any:
     """A manifest, if its last line fits the rest."""
-    text = data[: -len(_seal(b""))]
-    if data != text + _seal(text):
-        raise Damaged(path, "does not have the checksum in its last line")
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(path, f"is not JSON: {error!r}") from error
+        return disk.unsealed(disk.read(path))
+    except ValueError as error:
+        raise Damaged(path, str(error)) from error

@@ -112,11 +112,11 @@ class Batch(NamedTuple):
 class Progress(NamedTuple):
     """What one update did."""
 
-    loss: jax.Array
+    loss: Any
     """Mean |ΔQ| before the clamp, over the real steps of the batch."""
-    gradient: jax.Array
+    gradient: Any
     """Norm of the gradient, before it is scaled down to `max_gradient`."""
-    refused: jax.Array
+    refused: Any
     """bool: the loss or the gradient was not finite, so nothing was changed."""
 
 

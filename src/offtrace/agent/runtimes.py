@@ -11,7 +11,7 @@ module) steps Gymnasium's on the CPU while the learner is at work.
 
 import functools
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -20,13 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from offtrace.agent import synchronous
+from offtrace.agent import memory, synchronous
 from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
 from offtrace.agent.schedules import SwitchingEpsilon
 from offtrace.agent.spec import Plan, differences
 from offtrace.agent.synchronous import Exploration, Member, Probe, ProgramSpec, Settings, Tick
-from offtrace.environments import Environment, program_shape, with_options
+from offtrace.environments import Environment, on_host, program_shape, with_options
 from offtrace.traces import TRACES
+
+
+def never() -> bool:
+    """Nobody asks for a stop."""
+    return False
 
 
 class Runtime(Protocol):
@@ -38,14 +43,32 @@ class Runtime(Protocol):
 
     def start(self) -> Any: ...
 
-    def advance(self, state: Any, num_iterations: int, *, learns: bool) -> tuple[Any, Tick]:
-        """The state that was given is used up."""
+    can_pause: bool
+    """Whether a tick or an evaluation can be left in the middle, saved, and gone on with."""
+
+    def advance(
+        self, state: Any, num_iterations: int, *, learns: bool, stop: Callable[[], bool] = never
+    ) -> tuple[Any, Tick | None]:
+        """What is left of a tick of so many iterations; no `Tick` if it was asked to stop before its end.
+
+        The state that was given is used up.
+        """
+        ...
+
+    def over(self, state: Any) -> None:
+        """The tick has been reported, and the next one begins."""
+        ...
+
+    def num_done(self, state: Any) -> int:
+        """Of a tick that is under way; 0 between two ticks."""
         ...
 
     def probe(self, state: Any, number: int) -> Probe: ...
 
-    def evaluate(self, state: Any, number: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns, and whether each episode ended: (members, num_episodes)."""
+    def evaluate(
+        self, state: Any, number: int, num_episodes: int, *, stop: Callable[[], bool] = never
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Returns, and whether each episode ended: (members, num_episodes). None if it was asked to stop."""
         ...
 
     def counts(self, state: Any) -> tuple[int, int]:
@@ -54,7 +77,9 @@ class Runtime(Protocol):
 
     def arrays(self, state: Any) -> dict[str, np.ndarray]: ...
 
-    def restored(self, arrays: Mapping[str, np.ndarray]) -> Any: ...
+    def restored(self, arrays: Mapping[str, np.ndarray], *, stop: Callable[[], bool] = never) -> Any:
+        """None if it was asked to stop on the way."""
+        ...
 
     def close(self) -> None: ...
 
@@ -75,6 +100,8 @@ class Synchronous:
     members can be shared out evenly, each device has its share.
     """
 
+    can_pause = False
+
     def __init__(self, env: Environment, specs: Sequence[Plan]) -> None:
         self.specs = tuple(specs)
         refuse_shapes(self.specs)
@@ -88,13 +115,17 @@ class Synchronous:
         self._prog = synchronous.program(env, self.program)
         self._keys = jnp.stack([jax.random.key(spec.seed) for spec in specs])
         self._template = jax.eval_shape(lambda: synchronous.init(self._prog, self._settings, self._keys))
+        memory.refuse_too_large(self._template, num_batch_entries(self._prog, self.specs), self.specs)
         num_devices = math.gcd(len(jax.devices()), len(specs))
         self._mesh = Mesh(np.array(jax.devices()[:num_devices]), ("members",)) if num_devices > 1 else None
 
     def start(self) -> Member:
         return _init(self._prog, self._settings, self._keys)
 
-    def advance(self, state: Member, num_iterations: int, *, learns: bool) -> tuple[Member, Tick]:
+    def advance(
+        self, state: Member, num_iterations: int, *, learns: bool, stop: Callable[[], bool] = never
+    ) -> tuple[Member, Tick]:
+        """A tick is one program, which cannot be left in the middle."""
         if self._mesh is None:
             options = {"num_iterations": num_iterations, "learns": learns}
             state, tick = _advance(self._prog, members=state, settings=self._settings, **options)
@@ -111,10 +142,18 @@ class Synchronous:
         run = jax.shard_map(run, mesh=self._mesh, in_specs=specs, out_specs=specs, check_vma=False)
         return jax.jit(run, donate_argnums=0)
 
+    def over(self, state: Member) -> None:
+        """Nothing is kept of a tick."""
+
+    def num_done(self, state: Member) -> int:
+        return 0
+
     def probe(self, state: Member, number: int) -> Probe:
         return jax.tree.map(np.asarray, _probe(self._prog, state, self._settings, jax.random.key(number)))
 
-    def evaluate(self, state: Member, number: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(
+        self, state: Member, number: int, num_episodes: int, *, stop: Callable[[], bool] = never
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         keys, spec = jnp.stack([evaluation_key(spec, number) for spec in self.specs]), self.specs[0]
         options = {"max_steps": spec.evaluation_steps, "epsilon": spec.evaluation_epsilon}
         given = state.learner.params, self._settings, keys
@@ -127,12 +166,15 @@ class Synchronous:
     def arrays(self, state: Member) -> dict[str, np.ndarray]:
         return arrays_of(state)
 
-    def restored(self, arrays: Mapping[str, np.ndarray]) -> Member:
+    def restored(self, arrays: Mapping[str, np.ndarray], *, stop: Callable[[], bool] = never) -> Member:
         return state_of(self._template, arrays)
 
     def close(self) -> None:
         """Nothing is held outside of the program."""
 
+
+MOST_TICKS = 10**6
+"""Reports of a run; more would be of no use to anybody."""
 
 # -- from specs to programs ----------------------------------------------------------------------------------
 
@@ -183,6 +225,11 @@ def program_spec(spec: Plan) -> ProgramSpec:
         raise ValueError(
             f"`num_steps` must be more than the {fill * spec.num_actors:,} {need}; got {spec.num_steps}."
         )
+    if spec.num_steps // spec.tick_steps >= MOST_TICKS:
+        least = spec.num_steps // MOST_TICKS + 1
+        raise ValueError(
+            f"`tick_steps` must be at least {least} for {spec.num_steps:,} steps; got {spec.tick_steps}."
+        )
     return ProgramSpec(
         num_actors=spec.num_actors,
         window=spec.window,
@@ -231,6 +278,15 @@ def _settings(spec: Plan, *, by_name: bool) -> Settings:
     annealing = np.float32(spec.num_steps if spec.anneal else np.inf)
     target_epsilon = np.float32(np.nan if spec.target_epsilon is None else spec.target_epsilon)
     return Settings(hyper, exploration, annealing, target_epsilon)
+
+
+def num_batch_entries(prog: synchronous.Program, specs: Sequence[Plan]) -> int:
+    """Numbers in the observations that the network sees at once, and about as many again of its first layer."""
+    spec, program = specs[0], prog.spec
+    num_rows = program.updates * program.num_windows * (program.window + 1)
+    if not on_host(spec.env):
+        num_rows = max(num_rows, spec.evaluation_episodes)
+    return 2 * num_rows * math.prod(prog.env.observation.shape)
 
 
 def evaluation_key(spec: Plan, number: int) -> jax.Array:

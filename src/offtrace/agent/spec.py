@@ -6,7 +6,6 @@ before the earlier ones: a table for all, one for the kind of observation, one f
 
 import dataclasses
 import difflib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -314,6 +313,10 @@ WHOLE = {
     "evaluation_steps": 1,
 }
 """Whole numbers, and the least that each may be."""
+MOST = 2**31 - 1
+"""A whole number of any kind: they are counted in 32 bits."""
+LARGEST, SMALLEST = 3.4e38, 1.2e-38
+"""Positive numbers: float32 holds no others."""
 SHARES = ("lambda_", "gamma", "epsilon", "target_epsilon", "evaluation_epsilon")
 POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
 OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon")
@@ -344,9 +347,6 @@ def _check(spec: TrainSpec) -> None:
         rule = _broken(name, value)
         if rule:
             raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
-    for name in ("seed", "num_steps"):
-        if (getattr(spec, name) or 0) >= 2**31:
-            raise ValueError(f"`{name}` must be under 2³¹; got {getattr(spec, name)}.")
 
 
 def _broken(name: str, value: Any) -> str:
@@ -355,13 +355,13 @@ def _broken(name: str, value: Any) -> str:
         close = difflib.get_close_matches(str(value), CHOICES[name], n=1)
         return f"one of {', '.join(CHOICES[name])}" + (f" (did you mean {close[0]}?)" if close else "")
     if name in WHOLE and not _is_whole(value, WHOLE[name]):
-        return f"a whole number of at least {WHOLE[name]}"
+        return f"a whole number of at least {WHOLE[name]} and under 2³¹"
     if name in SHARES and not (_is_number(value) and 0 <= value <= 1):
         return "in [0, 1]"
-    if name in POSITIVE and not (_is_number(value) and 0 < value < math.inf):
-        return "a finite number above 0"
+    if name in POSITIVE and not (_is_number(value) and SMALLEST <= value <= LARGEST):
+        return f"a finite number above 0, from {SMALLEST} to {LARGEST}, as float32 has them"
     if name == "hidden_sizes" and not (value and all(_is_whole(size, 1) for size in value)):
-        return "whole numbers of at least 1"
+        return "whole numbers of at least 1 and under 2³¹"
     if name in SWITCHES and not isinstance(value, bool):
         return "True or False"
     if name == "options" and not (isinstance(value, dict) and all(map(_is_option, value.items()))):
@@ -375,8 +375,8 @@ def _is_option(option: tuple[Any, Any]) -> bool:
 
 
 def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value

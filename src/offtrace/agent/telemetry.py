@@ -4,15 +4,15 @@ A report is the same on every repetition of a run, so it holds no times; what a 
 it. `progress.jsonl` has one report a line, written whole or not at all but for the last one.
 """
 
-import errno
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+from offtrace.agent import disk
 
 
 class Report(NamedTuple):
@@ -148,16 +148,12 @@ def _count(name: str, value: Any) -> int:
 
 def append(path: str | Path, report: Report) -> None:
     """One more line, in one write, which nothing holds back: a reader of the file sees it at once."""
-    line = _line(report)
-    with open(path, "ab", buffering=0) as file:
-        written = file.write(line)
-    if written != len(line):
-        raise OSError(errno.ENOSPC, "a report could not be written whole; is the disk full?", str(path))
+    disk.append(Path(path), _line(report))
 
 
 def read(path: str | Path) -> list[Report]:
     """Every whole line. One that was being written when its process ended has no end, and is passed over."""
-    *lines, _ = Path(path).read_bytes().split(b"\n")
+    *lines, _ = disk.read(Path(path)).split(b"\n")
     reports = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -172,17 +168,7 @@ def rewrite(path: str | Path, reports: Iterable[Report]) -> None:
 
     A resumed run drops what came after its checkpoint so.
     """
-    path = Path(path)
-    new = path.with_name(f"{path.name}.new")
-    try:
-        with open(new, "wb") as file:
-            file.writelines(_line(report) for report in reports)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    disk.write(Path(path), (_line(report) for report in reports))
 
 
 def _line(report: Report) -> bytes:

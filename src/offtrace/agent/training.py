@@ -1,16 +1,8 @@
-"""The training loop: a generator of ticks, and what consumes it: reports, evaluations, checkpoints.
-
-run/
-  spec.json          what it is
-  progress.jsonl     a report a tick
-  checkpoints/       the last ones, each with everything that an exact resume needs
-  events.out.…       for TensorBoard, if asked for
-  result.json        the evaluation at the end; once it is there, the run is done
-"""
+"""The training loop: ticks, and what is done with them: reports, evaluations, checkpoints."""
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,42 +11,61 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from offtrace.agent.runs import Folder, Result
-from offtrace.agent.runtimes import Runtime, Synchronous, needs_of
+from offtrace.agent.runtimes import MOST_TICKS, Runtime, Synchronous, needs_of, never
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import Report, Watcher
 from offtrace.environments import on_host, with_options
 
-FINAL = 10**6
+FINAL = MOST_TICKS + 1
 """The number of the evaluation at the end, which no tick has."""
 NOT_FINITE = "not finite"
 """In the events of an agent that has diverged."""
 
 
-# -- the generator -------------------------------------------------------------------------------------------
+# -- ticks -------------------------------------------------------------------------------------------
 
 
-def num_ticks(runtime: Runtime) -> int:
-    """Tick 0, the untrained agent; tick 1, which fills the memory; then those that learn."""
-    left = runtime.specs[0].num_steps - _fill_steps(runtime)
-    return 2 + max(0, math.ceil(left / (_iterations(runtime) * _steps(runtime))))
+class Loop:
+    """Where a run stands: so many ticks are over, and perhaps a part of the next one.
 
+    Tick 0 is the untrained agent, tick 1 fills the memory, the others learn.
+    """
 
-def ticks(runtime: Runtime, state: Any = None, first: int = 0) -> Iterator[tuple[Any, list[Report]]]:
-    """(state, reports of the members) for every tick from `first` on; the state is used up by the next one."""
-    program, spec = runtime.program, runtime.specs[0]
-    last = num_ticks(runtime) - 1
-    for number in range(first, last + 1):
+    def __init__(self, runtime: Runtime, num_steps: Sequence[int] = (), state: Any = None) -> None:
+        """`num_steps` are those after each tick that is over."""
+        self.runtime, self.state = runtime, state
+        self.number = len(num_steps)
+        """Of the next tick."""
+        left = runtime.specs[0].num_steps - (num_steps[-1] if len(num_steps) > 1 else _fill_steps(runtime))
+        num_learning = max(0, math.ceil(left / (_iterations(runtime) * _steps(runtime))))
+        self.num_ticks = max(2, self.number) + num_learning
+        self.total_steps = runtime.specs[0].num_steps - left + num_learning * _iterations(runtime) * _steps(runtime)
+
+    def tick(self, stop: Callable[[], bool] = never) -> list[Report] | None:
+        """The reports of the next tick; None if it was asked to stop before its end, where that is possible.
+
+        Called again, it goes on where it was.
+        """
+        runtime, number, tick = self.runtime, self.number, None
+        pause = stop if runtime.can_pause else never
         if number == 0:
-            state, tick = runtime.start(), None
-        elif number == 1:
-            state, tick = runtime.advance(state, math.ceil(program.fill / program.rounds), learns=False)
+            self.state = runtime.start()
         else:
-            state, tick = runtime.advance(state, _iterations(runtime), learns=True)
+            num_iterations = _iterations(runtime) if number > 1 else _fill_iterations(runtime)
+            self.state, tick = runtime.advance(self.state, num_iterations, learns=number > 1, stop=pause)
+            if tick is None:
+                return None
         evaluations = None
-        if spec.evaluation_ticks and number % spec.evaluation_ticks == 0 and number < last:
-            returns, _ = runtime.evaluate(state, number, max(1, spec.evaluation_episodes // 5))
-            evaluations = returns.mean(-1)
-        yield state, _reports(runtime, state, number, tick, evaluations)
+        spec = runtime.specs[0]
+        if spec.evaluation_ticks and number % spec.evaluation_ticks == 0 and number < self.num_ticks - 1:
+            found = runtime.evaluate(self.state, number, max(1, spec.evaluation_episodes // 5), stop=pause)
+            if found is None:
+                return None
+            evaluations = found[0].mean(-1)
+        reports = _reports(runtime, self.state, number, tick, evaluations)
+        runtime.over(self.state)
+        self.number += 1
+        return reports
 
 
 def _steps(runtime: Runtime) -> int:
@@ -62,9 +73,13 @@ def _steps(runtime: Runtime) -> int:
     return runtime.program.rounds * runtime.program.num_actors
 
 
+def _fill_iterations(runtime: Runtime) -> int:
+    """Of tick 1."""
+    return math.ceil(runtime.program.fill / runtime.program.rounds)
+
+
 def _fill_steps(runtime: Runtime) -> int:
-    """Of tick 1, in whole iterations."""
-    return math.ceil(runtime.program.fill / runtime.program.rounds) * _steps(runtime)
+    return _fill_iterations(runtime) * _steps(runtime)
 
 
 def _iterations(runtime: Runtime) -> int:
@@ -144,8 +159,8 @@ def train(
 
     With `output` the run is kept in that folder, and `resume=True` goes on with one that is there: to the last bit as
     if it had never stopped. A spec that differs from the one in the folder is refused unless `allow_changes`. Between
-    checkpoints at least `checkpoint_seconds` pass. `stop` is asked after every tick; if it says True, the run is
-    saved, and its result is without returns.
+    checkpoints at least `checkpoint_seconds` pass. `stop` is asked after every tick, and after every step of
+    Gymnasium's environments; if it says True, the run is saved, and its result is without returns.
     """
     several = not isinstance(spec, TrainSpec)
     specs = tuple(resolved(one) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
@@ -200,27 +215,42 @@ def _run(
     stop: Callable[[], bool],
     checkpoint_seconds: float,
 ) -> list[Result]:
-    last, path = num_ticks(runtime) - 1, None if folder is None else folder.path
+    path = None if folder is None else folder.path
     history = [] if folder is None else folder.history
-    watcher.begins(runtime.specs[0], total_steps(runtime), [reports[0] for reports in history])
-    saved_at, state = time.monotonic(), None
+    loop = Loop(runtime, [reports[0].num_steps for reports in history])
+    watcher.begins(runtime.specs[0], loop.total_steps, [reports[0] for reports in history])
+    saved_at = time.monotonic()
+
+    def stopped() -> list[Result]:
+        return [Result(spec, _of(history, i), (), 0, path) for i, spec in enumerate(runtime.specs)]
+
     with _explained_memory(runtime, path):
         if folder is not None and folder.arrays is not None:
-            state, folder.arrays = runtime.restored(folder.arrays), None
-        for now, reports in ticks(runtime, state, first=len(history)):
-            state = now
-            refuse_diverged(runtime, reports)
-            history.append(reports)
-            stopping = stop()
+            loop.state, folder.arrays = runtime.restored(folder.arrays, stop=stop), None
+            if loop.state is None:
+                return stopped()  # the checkpoint is still there
+        while loop.number < loop.num_ticks:
+            with _saved_at_a_fault(loop, folder):
+                reports = loop.tick(stop)
+            if reports is not None:
+                refuse_diverged(runtime, reports)
+                history.append(reports)
+            stopping = reports is None or stop()
+            is_last = loop.number == loop.num_ticks
             if folder is not None:
-                folder.note(reports)
-                if stopping or reports[0].tick == last or time.monotonic() - saved_at > checkpoint_seconds:
-                    folder.save(runtime.arrays(state))
+                if reports is not None:
+                    folder.note(reports)
+                if stopping or is_last or time.monotonic() - saved_at > checkpoint_seconds:
+                    _save(loop, folder)
                     saved_at = time.monotonic()
-            watcher.ticks(reports)
+            if reports is not None:
+                watcher.ticks(reports)
             if stopping:
-                return [Result(spec, _of(history, i), (), 0, path) for i, spec in enumerate(runtime.specs)]
-        returns, ended = runtime.evaluate(state, FINAL, runtime.specs[0].evaluation_episodes)
+                return stopped()
+        found = runtime.evaluate(loop.state, FINAL, runtime.specs[0].evaluation_episodes, stop=stop)
+    if found is None:
+        return stopped()
+    returns, ended = found
     results = []
     for i, spec in enumerate(runtime.specs):
         values = tuple(float(value) for value in returns[i])
@@ -228,6 +258,22 @@ def _run(
     if folder is not None:
         folder.finish(results)
     return results
+
+
+def _save(loop: Loop, folder: Folder) -> None:
+    if loop.number > 0:  # before the first tick is over there is nothing to lose
+        folder.save(loop.runtime.arrays(loop.state), loop.runtime.num_done(loop.state))
+
+
+@contextmanager
+def _saved_at_a_fault(loop: Loop, folder: Folder | None) -> Generator[None, None, None]:
+    """Fault matrix, row 20: what was done before an environment broke is kept."""
+    try:
+        yield
+    except (RuntimeError, TimeoutError) as error:
+        if folder is not None and not isinstance(error, JaxRuntimeError):
+            _save(loop, folder)
+        raise
 
 
 def refuse_diverged(runtime: Runtime, reports: Sequence[Report]) -> None:
@@ -255,10 +301,6 @@ def _explained_memory(runtime: Runtime, path: Path | None) -> Generator[None, No
         members = f", or train fewer than {len(runtime.specs)} members together" if len(runtime.specs) > 1 else ""
         saved = "" if path is None else f" What is saved in {str(path)!r} is intact."
         raise MemoryError(f"the device is out of memory. Lower {lower}{members}.{saved}") from error
-
-
-def total_steps(runtime: Runtime) -> int:
-    return _fill_steps(runtime) + (num_ticks(runtime) - 2) * _iterations(runtime) * _steps(runtime)
 
 
 def _of(history: Sequence[Sequence[Report]], member: int) -> tuple[Report, ...]:

@@ -37,7 +37,10 @@ def find(name: str, *, allow_import: bool) -> Any:
             f"`env` must be an id that imports nothing; got {name!r}. If you trust it, pass allow_import=True."
         )
     if colon:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except SystemExit as error:
+            raise ValueError(f"`env` {name!r}: its module {module} exits when it is imported.") from error
     try:
         return gymnasium.spec(id_)
     except gymnasium.error.Error as error:
@@ -149,7 +152,7 @@ class Guard(gymnasium.Wrapper):
         try:
             observation, _ = self.env.reset(**kwargs)
             return self._observed(observation), {}
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # what exits must not pass for a run that is done
             return self._blank, {FAULT: ("reset", *_report(error))}
         finally:
             self.busy = False
@@ -159,7 +162,7 @@ class Guard(gymnasium.Wrapper):
         try:
             observation, reward, terminated, truncated, _ = self.env.step(action)
             return self._observed(observation), float(reward), bool(terminated), bool(truncated), {}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return self._blank, 0.0, False, False, {FAULT: ("step", *_report(error))}
         finally:
             self.busy = False
@@ -176,7 +179,7 @@ class Guard(gymnasium.Wrapper):
         return array
 
 
-def _report(error: Exception) -> tuple[str, str]:
+def _report(error: BaseException) -> tuple[str, str]:
     """One line that says what and where, and the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__]

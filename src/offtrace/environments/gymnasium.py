@@ -23,6 +23,8 @@ from offtrace.environments.interface import Actor, Array, Ended, Row
 from offtrace.environments.spaces import MODES, bounds, checked_actions, is_next_step, spaces
 from offtrace.environments.vector import Fault, Vector, vector_maker
 
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class GymnasiumFactory:
@@ -195,9 +197,10 @@ class GymnasiumRows:
             actor = int(wrong.reshape(self.num_actors, -1).any(1).argmax())
             call = "reset" if rewards is None or fresh[actor] else "step"
             self._fault(actor, call, f"the observation has {values[actor][wrong[actor]].flat[0]}, which is {rule}")
-        if rewards is not None and not np.isfinite(rewards).all():
-            actor = int((~np.isfinite(rewards)).argmax())
-            self._fault(actor, "step", f"the reward is {rewards[actor]}, which is not a finite number")
+        if rewards is not None and not (abs(rewards) <= LARGEST_REWARD).all():
+            actor = int((~(abs(rewards) <= LARGEST_REWARD)).argmax())
+            rule = "more than float32 can hold" if np.isfinite(rewards[actor]) else "not a finite number"
+            self._fault(actor, "step", f"the reward is {rewards[actor]}, which is {rule}")
         return copy
 
     def _fault(self, actor: int | None, call: str, what: str) -> NoReturn:

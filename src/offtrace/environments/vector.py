@@ -88,9 +88,9 @@ class Vector:
             self.abandon()
             hint = "a script that starts workers needs `if __name__ == '__main__':`"
             raise Fault(None, call, f"a worker ended ({type(error).__name__}); {hint}") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.close()
-            if call == "construction":
+            if call == "construction" and isinstance(error, Exception):
                 raise
             raise Fault(None, call, f"{type(error).__name__}: {error}") from error
         except BaseException:  # Ctrl-C, while the answer is still to come

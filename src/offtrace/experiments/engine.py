@@ -135,7 +135,7 @@ def _saved(path: Path) -> Generator[tuple[list[dict[str, Any]], set[str]]]:
     with Store(path) as store:
         for folder in sorted(_work_folder(path).glob("[!.]*")):
             with suppress(ValueError, OSError):
-                rows = [to_json(spec) for spec in read_specs(folder)[0]]
+                rows = [to_json(spec) for spec in read_specs(folder)]
                 missing = store.missing(rows)  # asked now: who has written there has registered before
                 if rows and not missing:
                     _remove(folder)

@@ -60,7 +60,7 @@ def train(
     command = ["offtrace", "train", *typed(spec), "--output", str(folder), "--resume"]
     command += [f"--{name}" for name, is_on in switches.items() if is_on]
     if resume and (folder / "spec.json").exists():
-        plans, _ = read_specs(folder)
+        plans = read_specs(folder)
         spec = continued(spec, plans[0]) if len(plans) == 1 else spec
     watcher = _Shown(console, folder, shlex.join(command), quiet=quiet)
     with watcher, signals() as stopping:
@@ -89,6 +89,7 @@ def watch(
     seed: int = 0,
     epsilon: float = 0.0,
     fps: float = 30.0,
+    allow_import: bool = False,
 ) -> None:
     """A trained agent at play: in this terminal, or as a GIF or an MP4.
 
@@ -102,12 +103,17 @@ def watch(
         seed: of the environment.
         epsilon: share of actions that are drawn at random.
         fps: pictures a second.
+        allow_import: import the module that the run's environment names, module:Name-v0. It runs that module's code.
     """
     from offtrace.agent.policy import load_policy
     from offtrace.verbs.watching import watch_policy
 
     console = Console()
-    policy = load_policy(run, warn=lambda line: console.print(line, style="yellow", markup=False, soft_wrap=True))
+    policy = load_policy(
+        run,
+        allow_import=allow_import,
+        warn=lambda line: console.print(line, style="yellow", markup=False, soft_wrap=True),
+    )
     watch_policy(
         policy,
         output=output,

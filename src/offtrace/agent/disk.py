@@ -1,0 +1,92 @@
+"""Small files of a run, read and written so that nothing outside of its folder is touched.
+
+A folder may come from somebody else, or from a disk that has failed. A link in place of a file could name any file of
+the user, a FIFO would never end, and a file of many gigabytes would fill the memory: all are refused.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+LARGEST = 256 << 20
+"""Bytes of a file of text; a progress of a million ticks is less."""
+
+
+def read(path: Path, largest: int = LARGEST) -> bytes:
+    """A regular file of a sensible size, whole."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{str(path)!r} must be a regular file; it is a link.") from None
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{str(path)!r} must be a regular file; it is a folder, a pipe or a device.")
+        if status.st_size > largest:
+            raise ValueError(f"{str(path)!r} must have at most {largest:,} bytes; it has {status.st_size:,}.")
+        return file.read(largest)
+
+
+def write(path: Path, pieces: Iterable[bytes]) -> None:
+    """Whole or not at all: whoever reads sees the old file or the new one. A link at `path` is replaced."""
+    aside = path.with_name(f".{path.name}.writing")
+    aside.unlink(missing_ok=True)  # of a process that was killed, or a link
+    try:
+        with open(aside, "xb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write(path, [json.dumps(value, indent=2, ensure_ascii=False).encode()])
+
+
+# -- JSON that knows whether it is as it was written ---------------------------------------------------------
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """The object as JSON, with a checksum of every byte before it as its last line."""
+    text = json.dumps(content, indent=1).removesuffix("\n}").encode()
+    return text + seal(text)
+
+
+def seal(text: bytes) -> bytes:
+    return f',\n "sha256": "{hashlib.sha256(text).hexdigest()}"\n}}\n'.encode()
+
+
+def unsealed(data: bytes) -> Any:
+    """What was sealed; the checksum is compared before anything is parsed."""
+    text = data[: -len(seal(b""))]
+    if data != text + seal(text):
+        raise ValueError("does not have the checksum in its last line")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error!r}") from error
+
+
+# -- lines ---------------------------------------------------------------------------------------------------
+
+
+def append(path: Path, line: bytes) -> None:
+    """In one write, which nothing holds back: a reader of the file sees the line at once."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with open(descriptor, "wb", buffering=0) as file:
+        written = file.write(line)
+    if written != len(line):
+        raise OSError(errno.ENOSPC, "a line could not be written whole; is the disk full?", str(path))
