@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -30,7 +31,7 @@ import numpy as np
 import pytest
 import tyro
 
-from offtrace.agent import checkpoints, disk, runs, telemetry, training
+from offtrace.agent import checkpoints, disk, memory, runs, telemetry, training
 from offtrace.agent.policy import load_policy
 from offtrace.agent.runs import TICK
 from offtrace.agent.runtimes import Synchronous, refuse_shapes
@@ -132,6 +133,38 @@ class Notes(Watcher):
 
     def says(self, line: str) -> None:
         self.lines.append(line)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked of a CPU's allocator, 120 GB are no error: the machine stands still."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(memory, "available", lambda: 16e9)
+    for env, changes in (
+        ("pocket/catch", {"replay_size": 2_000_000_000}),
+        ("pocket/catch", {"hidden_sizes": (10**9, 10**9)}),
+        ("pocket/catch", {"evaluation_episodes": 10**9}),
+        ("pocket/catch", {"num_windows": 10**9}),
+        ("CartPole-v1", {"replay_size": 2_000_000_000}),
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments(spec(env, **changes)))
+        assert exit_.value.code == 2
+        assert re.search(
+            r"need about [\d,.]+ GB, and 16.0 GB of memory are free here. Lower", capsys.readouterr().err
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"max": "1000000", "current": "700000", "stat": "anon 5\ninactive_file 200000\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(memory, "CGROUPS", [tuple(str(tmp_path / name) for name in files)])
+    assert memory.available() == 500_000
+    (tmp_path / "max").write_text("max\n")
+    assert 500_000 < memory.available() < 1e15
 
 
 # -- stopped and resumed (row 30) ----------------------------------------------------------------------------
@@ -866,6 +899,7 @@ def started(cwd: Path, *typed: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under `nohup`
     )
 
 
@@ -880,11 +914,11 @@ def wait_for_ticks(process: subprocess.Popen[str], progress: Path, num_ticks: in
 def test_interrupted_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C, then SIGTERM, then to the end: the same as without."""
+    """Ctrl-C, SIGTERM, a terminal that is closed, then to the end: the same as without."""
     long = spec(num_steps=20_000)
     folder = tmp_path / "a run"
     num_ticks = 3
-    for number, resume in ((signal.SIGINT, []), (signal.SIGTERM, ["--resume"])):
+    for number, resume in ((signal.SIGINT, []), (signal.SIGTERM, ["--resume"]), (signal.SIGHUP, ["--resume"])):
         with started(tmp_path, *arguments(long, "--output", "a run", *resume)) as process:
             wait_for_ticks(process, folder / "progress.jsonl", num_ticks)
             process.send_signal(number)
@@ -904,6 +938,21 @@ def test_interrupted_and_resumed(
     assert json.loads(capsys.readouterr().out)["folder"] == "a run"
     train(long, tmp_path / "whole")
     assert digest(folder) == digest(tmp_path / "whole")
+
+
+def test_a_closed_pipe_is_a_stop(tmp_path: Path) -> None:
+    """As in `offtrace train … | head -1`: what was learned is kept."""
+    with started(tmp_path, *arguments(spec(num_steps=20_000), "--output", "run")) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "pocket/catch" in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 130
+        said = process.stderr.read()
+    assert said.count("\n") == 1
+    assert "Stopped and saved. Go on with: offtrace train pocket/catch" in said
+    reports = telemetry.read(tmp_path / "run" / "progress.jsonl")
+    assert checkpoints.load(tmp_path / "run").number == (len(reports) - 1) * TICK
 
 
 COMPUTES = """

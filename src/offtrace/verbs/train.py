@@ -22,6 +22,7 @@ from offtrace.verbs.display import Display
 from offtrace.verbs.numbers import count
 
 RUNS = Path("runs")
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def train(
@@ -50,11 +51,13 @@ def train(
         quiet: no progress, only warnings and the result.
         json: print the result as JSON, for a program to read.
     """
+    from offtrace.agent import programs
     from offtrace.agent.runs import read_specs
     from offtrace.agent.spec import continued, resolved
     from offtrace.agent.training import train as run
 
-    console = Console(stderr=json)
+    programs.keep()
+    console = _Lasting(stderr=json)
     folder = output or _free(resolved(spec), resume)
     switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
     command = ["offtrace", "train", *typed(spec), "--output", str(folder), "--resume"]
@@ -71,9 +74,12 @@ def train(
             allow_changes=allow_changes,
             tensorboard=tensorboard,
             watcher=watcher,
-            stop=stopping,
+            stop=lambda: stopping() or console.closed,
         )
         watcher.finish(result)
+    if console.closed:
+        print(f"offtrace: nobody reads the output any more. {watcher.last_line(result)}", file=sys.stderr)
+        sys.exit(0 if result.finished else 130)
     if json:
         rows = {"mean_return": result.mean_return, "returns": result.returns, "folder": str(folder)}
         print(json_module.dumps(rows if result.finished else {"folder": str(folder)}, indent=2))
@@ -105,9 +111,11 @@ def watch(
         fps: pictures a second.
         allow_import: import the module that the run's environment names, module:Name-v0. It runs that module's code.
     """
+    from offtrace.agent import programs
     from offtrace.agent.policy import load_policy
     from offtrace.verbs.watching import watch_policy
 
+    programs.keep()
     console = Console()
     policy = load_policy(
         run,
@@ -161,6 +169,17 @@ def _free(spec: Plan, resume: bool) -> Path:
     return free
 
 
+class _Lasting(Console):
+    """A console that outlives whoever reads it, as in `offtrace train … | head`: the run is to be saved."""
+
+    closed = False
+
+    def on_broken_pipe(self) -> None:
+        self.closed = self.quiet = True
+        # Python flushes its streams at the end, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 class _Shown(Watcher):
     """A run as a person watches it."""
 
@@ -189,14 +208,24 @@ class _Shown(Watcher):
             display.say(f"Resumed at step {reports[-1].num_steps:,}.")
 
     def ticks(self, reports: Sequence[Report]) -> None:
-        if self._display is not None:
+        if self._display is None:
+            return
+        try:
             self._display.show(reports[0])
+        except OSError:  # the terminal is gone
+            self.console.on_broken_pipe()
 
     def says(self, line: str) -> None:
         if self._display is None:
             self._early.append(line)
         else:
             self._display.say(line)
+
+    def last_line(self, result: Any) -> str:
+        """What to do next."""
+        if result.finished:
+            return f"Watch it: offtrace watch {shlex.quote(str(self.folder))}"
+        return f"Stopped and saved. Go on with: {self.command}"
 
     def finish(self, result: Any) -> None:
         lines = list(self._early) if self._display is None else []
@@ -209,9 +238,7 @@ class _Shown(Watcher):
                 lines.append(f"Evaluation: {among} (least {low:.4g}, most {high:.4g}).")
             if result.num_unfinished:
                 lines.append(f"{result.num_unfinished} of them were cut off and count as they stood.")
-            lines.append(f"Watch it: offtrace watch {shlex.quote(str(self.folder))}")
-        else:
-            lines.append(f"Stopped and saved. Go on with: {self.command}")
+        lines.append(self.last_line(result))
         if self._display is not None:
             self._display.finish(lines)
         if self._display is None or self.quiet:
@@ -221,13 +248,16 @@ class _Shown(Watcher):
 
 @contextmanager
 def signals() -> Generator[Callable[[], bool], None, None]:
-    """Ctrl-C and SIGTERM ask for a stop after the tick; a second one ends the program at once.
+    """Ctrl-C, SIGTERM and a terminal that is closed ask for a stop; a second signal ends the program at once.
+
+    Under `nohup` a closed terminal is ignored, as it should be.
 
     Python's handlers wait until a compiled program returns, which may take long, and see two signals as one. A thread
     that reads their numbers from a socket does not.
     """
     asked: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: asked.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    wanted = [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {n: signal.signal(n, lambda number, _: asked.append(number)) for n in wanted}
     numbers, written = socket.socketpair()
     written.setblocking(False)
     former = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
@@ -247,7 +277,7 @@ def signals() -> Generator[Callable[[], bool], None, None]:
 def _exit_on_second(numbers: socket.socket) -> None:
     seen = 0
     while number := numbers.recv(1):
-        seen += number[0] in (signal.SIGINT, signal.SIGTERM)
+        seen += number[0] in STOPS
         if seen == 2:
             if sys.stdout.isatty():
                 os.write(1, b"\x1b[?25h\n")  # the cursor, which a live display hides
