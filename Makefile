@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test check format reproduce bench docs clean
+.PHONY: help install test check format reproduce bench docs soak clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -40,6 +40,9 @@ bench: $(STAMP) ## this machine's speed beside its peers, in bench-results/
 
 docs: $(STAMP) ## the documentation as pages, in site/
 	$(BIN)/python docs/build.py
+
+soak: $(STAMP) ## kill it, damage its files, give it nonsense, 1,100 times; about an hour
+	$(BIN)/python soak/run.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) site reproduction bench-results build dist .pytest_cache .ruff_cache .hypothesis

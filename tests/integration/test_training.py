@@ -175,12 +175,14 @@ RUNS = [(env, trace) for env in ("pocket/catch", "CartPole-v1") for trace in ("r
 
 @pytest.mark.parametrize("name", RUNS, ids="-".join)
 def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path: Path) -> None:
-    """Stopped while it learns; the first one also before the memory is filled, and after the last tick."""
-    for part, num_ticks in enumerate((1, 2, 3) if name == RUNS[0] else (3,)):
+    """Stopped while it learns; the first one also before the memory is filled, after the last tick, and before it is
+    evaluated.
+    """
+    for part, num_ticks in enumerate((1, 2, 3, 1) if name == RUNS[0] else (3,)):
         result = train(spec(*name), tmp_path, resume=part > 0, stop=after(num_ticks))
         assert not result.finished
         if name[0] == "pocket/catch":
-            assert len(result.reports) == ((1, 3, 6) if name == RUNS[0] else (3,))[part]
+            assert len(result.reports) == ((1, 3, 6, 6) if name == RUNS[0] else (3,))[part]
             assert checkpoints.load(tmp_path).number == (len(result.reports) - 1) * TICK
     assert train(spec(*name), tmp_path, resume=True).finished
     assert digest(tmp_path) == digest(whole(*name))

@@ -263,6 +263,14 @@ def test_wrong_names_and_options(name: str, options: dict, text: str) -> None:
         make(name, **options)
 
 
+def test_what_an_environment_cannot_hold_is_refused() -> None:
+    huge = FiniteMDP(p=[[[1.0]]], r=[[1e300]], gamma=0.9)
+    with pytest.raises(ValueError, match=r"rewards that float32 can hold.*it has 1e\+300"):
+        from_mdp(huge)
+    with pytest.raises(ValueError, match="`observation` 'features' must be at most"):
+        from_mdp(odd(), observation="features", num_features=2**30)
+
+
 def test_every_mdp_of_the_library_is_an_environment() -> None:
     for name in mdps.MDPS:
         if name == "icu_sepsis":

@@ -89,7 +89,9 @@ _advance = jax.jit(
     synchronous.tick, static_argnums=0, static_argnames=("num_iterations", "learns"), donate_argnames="members"
 )
 _probe = jax.jit(synchronous.probe, static_argnums=0)
-_evaluate = jax.jit(synchronous.evaluate, static_argnums=0, static_argnames=("num_episodes", "max_steps", "epsilon"))
+_expect = jax.jit(synchronous.expect, static_argnums=0, static_argnames="epsilon")
+_begin_episodes = jax.jit(synchronous.begin_episodes, static_argnums=0, static_argnames="num_episodes")
+_play_on = jax.jit(synchronous.play_on, static_argnums=0, static_argnames="epsilon")
 """Programs are compared by what they are: a second run of the same kind finds them compiled."""
 
 
@@ -154,11 +156,21 @@ class Synchronous:
     def evaluate(
         self, state: Member, number: int, num_episodes: int, *, stop: Callable[[], bool] = never
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        keys, spec = jnp.stack([evaluation_key(spec, number) for spec in self.specs]), self.specs[0]
-        options = {"max_steps": spec.evaluation_steps, "epsilon": spec.evaluation_epsilon}
-        given = state.learner.params, self._settings, keys
-        returns, ended = _evaluate(self._prog, *given, num_episodes=num_episodes, **options)
-        return np.asarray(returns), np.asarray(ended)
+        params, spec = state.learner.params, self.specs[0]
+        epsilon = spec.evaluation_epsilon
+        if self._settings.world is not None:
+            returns, ended = _expect(self._prog, params, self._settings, epsilon=epsilon)
+            return np.asarray(returns), np.asarray(ended)
+        keys = jnp.stack([evaluation_key(spec, number) for spec in self.specs])
+        episodes = _begin_episodes(self._prog, self._settings, keys, num_episodes=num_episodes)
+        for time in range(0, spec.evaluation_steps, PART):
+            if stop():
+                return None
+            until = min(time + PART, spec.evaluation_steps)
+            episodes = _play_on(self._prog, params, self._settings, episodes, until, epsilon=epsilon)
+            if np.asarray(episodes.done).all():
+                break
+        return np.asarray(episodes.returns), np.asarray(episodes.done)
 
     def counts(self, state: Member) -> tuple[int, int]:
         return int(state.num_steps), int(state.learner.num_updates)
@@ -173,6 +185,8 @@ class Synchronous:
         """Nothing is held outside of the program."""
 
 
+PART = 256
+"""Steps of an evaluation between two looks at whether to stop."""
 MOST_TICKS = 10**6
 """Reports of a run; more would be of no use to anybody."""
 

@@ -190,6 +190,17 @@ def probe(prog: Program, members: Member, settings: Settings, key: jax.Array) ->
     return _mapped(functools.partial(probe_one, prog, key=key), members, settings)
 
 
+class Episodes(NamedTuple):
+    """Evaluation episodes of every member that are under way; each leaf has an axis of members."""
+
+    time: jax.Array
+    actors: Any
+    done: jax.Array
+    """(members, episodes)"""
+    returns: jax.Array
+    key: jax.Array
+
+
 def evaluate(
     prog: Program,
     params: Any,
@@ -204,35 +215,60 @@ def evaluate(
 
     Where the environment knows the expected return of a policy exactly, that is the one return of a member.
     """
-    return _over(functools.partial(_evaluate, prog, num_episodes, max_steps, epsilon))((params, settings, keys))
-
-
-def _evaluate(
-    prog: Program, num_episodes: int, max_steps: int, epsilon: float, given: tuple[Any, Settings, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    params, settings, key = given
-    env = environment(prog, settings)
     if settings.world is not None:
+        return expect(prog, params, settings, epsilon=epsilon)
+    episodes = begin_episodes(prog, settings, keys, num_episodes=num_episodes)
+    episodes = play_on(prog, params, settings, episodes, max_steps, epsilon=epsilon)
+    return episodes.returns, episodes.done
+
+
+def expect(prog: Program, params: Any, settings: Settings, *, epsilon: float) -> tuple[jax.Array, jax.Array]:
+    """The exact expected return of every member in its MDP, as one episode that has ended."""
+
+    def one(given: tuple[Any, Settings]) -> tuple[jax.Array, jax.Array]:
+        params, settings = given
         q = prog.network(params, settings.world.observation)
         policy = policies.epsilon_greedy(q, jnp.full(len(q), epsilon))
-        return env.exact_return(policy)[None], jnp.ones(1, bool)
-    key, for_actors = jax.random.split(key)
-    actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, num_episodes))
+        return environment(prog, settings).exact_return(policy)[None], jnp.ones(1, bool)
 
-    def goes_on(carry: tuple[Any, ...]) -> jax.Array:
-        time, _, done, _ = carry
-        return (time < max_steps) & ~done.all()
+    return _over(one)((params, settings))
 
-    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        time, actors, done, returns = carry
-        mu = policies.epsilon_greedy(prog.network(params, actors.observation), jnp.full(num_episodes, epsilon))
-        a = jax.random.categorical(jax.random.fold_in(key, time), jnp.log(mu))
-        after, row, ended = jax.vmap(functools.partial(advance, env))(actors, a)
-        return time + 1, after, done | ended.ended, returns + jnp.where(done, 0, row.reward)
 
-    start = (0, actors, jnp.zeros(num_episodes, bool), jnp.zeros(num_episodes))
-    _, _, done, returns = jax.lax.while_loop(goes_on, step, start)
-    return returns, done
+def begin_episodes(prog: Program, settings: Settings, keys: jax.Array, *, num_episodes: int) -> Episodes:
+    def one(given: tuple[Settings, jax.Array]) -> Episodes:
+        settings, key = given
+        key, for_actors = jax.random.split(key)
+        start = functools.partial(begin, environment(prog, settings))
+        actors = jax.vmap(start)(jax.random.split(for_actors, num_episodes))
+        time, done, returns = jnp.int32(0), jnp.zeros(num_episodes, bool), jnp.zeros(num_episodes)
+        return Episodes(time, actors, done, returns, key)
+
+    return _over(one)((settings, keys))
+
+
+def play_on(
+    prog: Program, params: Any, settings: Settings, episodes: Episodes, until: Any, *, epsilon: float
+) -> Episodes:
+    """The same episodes at time `until`, or where all of a member's have ended before."""
+
+    def one(given: tuple[Any, Settings, Episodes]) -> Episodes:
+        params, settings, start = given
+        step_all = jax.vmap(functools.partial(advance, environment(prog, settings)))
+        epsilons = jnp.full(len(start.done), epsilon)
+
+        def goes_on(now: Episodes) -> jax.Array:
+            return (now.time < until) & ~now.done.all()
+
+        def step(now: Episodes) -> Episodes:
+            mu = policies.epsilon_greedy(prog.network(params, now.actors.observation), epsilons)
+            a = jax.random.categorical(jax.random.fold_in(now.key, now.time), jnp.log(mu))
+            actors, row, ended = step_all(now.actors, a)
+            returns = now.returns + jnp.where(now.done, 0, row.reward)
+            return Episodes(now.time + 1, actors, now.done | ended.ended, returns, now.key)
+
+        return jax.lax.while_loop(goes_on, step, start)
+
+    return _over(one)((params, settings, episodes))
 
 
 # -- one member ----------------------------------------------------------------------------------------------

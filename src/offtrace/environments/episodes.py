@@ -71,8 +71,8 @@ def play(
     (10, 1, None, 'terminated')
     """
     for name, value, least in (("seed", seed, 0), ("max_steps", max_steps, 1), ("num_episodes", num_episodes, 1)):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"`{name}` must be an integer of at least {least}; got {value!r}.")
+        if not isinstance(value, int | np.integer) or not least <= value < 2**31:
+            raise ValueError(f"`{name}` must be an integer of at least {least} and under 2³¹; got {value!r}.")
     if not 0 <= epsilon <= 1:
         raise ValueError(f"`epsilon` must be a probability; got {epsilon!r}.")
     return _frames(policy, int(seed), int(max_steps), int(num_episodes), float(epsilon))

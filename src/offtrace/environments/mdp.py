@@ -32,6 +32,8 @@ LEAST_STATES, LEAST_OUTCOMES = 16, 4
 """Tables are at least this large, so that small MDPs share a program too."""
 MOST_ENTRIES = 2**24
 """Of a table: states × actions × outcomes."""
+MOST_SEEN = 2**28
+"""Of the table of observations: states × numbers of each."""
 
 _registered: dict[str, Callable[..., FiniteMDP]] = {}
 
@@ -204,7 +206,16 @@ def from_mdp(
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
             raise ValueError(f"`{what}` must be a whole number of at least 1 and under 2³¹; got {value!r}.")
     probability, successor, reward, ends = _outcomes(mdp)
+    largest = float(abs(reward).max())
+    if largest > np.finfo(np.float32).max:
+        raise ValueError(f"`mdp` must have rewards that float32 can hold to be an environment; it has {largest:g}.")
     num_states, num_outcomes = probability.shape[0], probability.shape[2]
+    width = num_states if observation == "one_hot" else num_features
+    if num_states * width > MOST_SEEN:
+        raise ValueError(
+            f"`observation` {observation!r} must be at most {MOST_SEEN:,} numbers in all; {num_states:,} states with "
+            f"{width:,} each are more. Use 'features', and few of them."
+        )
     start = np.zeros(num_states)
     start[: mdp.num_states] = mdp.start
     if observation == "one_hot":

@@ -1,0 +1,112 @@
+"""Arrays from strangers, .npz and .npy, as models, logs and policies for `offtrace analyze`.
+
+A policy in which some bits are flipped may still be a policy: it is analysed, or refused, in seconds.
+"""
+
+import random
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import damage
+import numpy as np
+from children import Case, one_line
+
+HEADERS = (
+    b"{'descr': '|O', 'fortran_order': False, 'shape': (3,), }",
+    b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }",
+    b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 3), }",
+    b"{'descr': '<f8', 'fortran_order': 7, 'shape': (2, 3), }",
+    b"{'descr': '<f8', 'fortran_order': False, 'shape': 3, }",
+    b"{'descr': '<f8', 'fortran_order': False, }",
+    b"{'descr': [('a', '<f8'), ('b', 'O')], 'fortran_order': False, 'shape': (3,), }",
+    b"{'descr': '<c16', 'fortran_order': False, 'shape': (3, 2), }",
+    b"{'descr': '<U7', 'fortran_order': False, 'shape': (3, 2), }",
+    b"{'descr': '<f8', 'fortran_order': False, 'shape': (" + b"1, " * 60 + b"), }",
+    b"[" * 3000,
+    b"__import__('os').system('touch /tmp/harmed')",
+)
+
+
+def header(path: Path, rng: random.Random) -> str:
+    """A .npy whose header says something else than its bytes are; inside a .npz, too."""
+    text = rng.choice(HEADERS)
+    forged = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + rng.randbytes(48)
+    if path.suffix == ".npy":
+        path.write_bytes(forged)
+    else:
+        with zipfile.ZipFile(path, "a") as file:
+            name = rng.choice(file.namelist())
+        _rewritten(path, {name: forged})
+    return f"a header of {text[:40]!r}"
+
+
+def bomb(path: Path, rng: random.Random) -> str:
+    """Two gigabytes of zeros in two megabytes, or a header that promises as much."""
+    if path.suffix == ".npy":
+        return header(path, rng)
+    text = b"{'descr': '<f8', 'fortran_order': False, 'shape': (250000000,), }"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file,
+        file.open("p.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
+        for _ in range(64):
+            member.write(bytes(1 << 25))
+    return "a bomb"
+
+
+def values(path: Path, rng: random.Random) -> str:
+    """Other numbers, shapes and dtypes, well-formed."""
+    change = rng.choice((np.nan, np.inf, -1.0, 2.0, 1e308))
+    if path.suffix == ".npy":
+        array = np.load(path)
+        array.flat[rng.randrange(array.size)] = change
+        np.save(path, array)
+        return f"a value of {change}"
+    with np.load(path) as file:
+        arrays = dict(file)
+    name = rng.choice(list(arrays))
+    odd = rng.choice(
+        (arrays[name].T, arrays[name].astype(str), arrays[name] * change, np.zeros((0, 3)), np.zeros(()))
+    )
+    np.savez(path, **{**arrays, name: odd})
+    return f"{name} is {odd.dtype}{odd.shape}"
+
+
+def _rewritten(path: Path, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path) as file:
+        kept = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in {**kept, **members}.items():
+            file.writestr(name, data)
+
+
+KINDS: tuple[Callable[[Path, random.Random], str], ...] = (damage.flip, damage.flip, damage.cut, damage.hole)
+KINDS += (damage.longer, damage.doubled, damage.empty, damage.link, damage.fifo, damage.directory)
+KINDS += (header, header, header, values, values, values)
+
+
+def cases(num: int, seed: int, home: Path) -> Iterator[Case]:
+    rng = random.Random(seed)
+    generator = np.random.default_rng(seed)
+    p = generator.dirichlet(np.ones(4), size=(4, 2))
+    model = {"p": p, "r": generator.normal(size=(4, 2)), "gamma": np.array(0.9)}
+    steps = generator.integers(4, size=200)
+    log = {"state": steps[:-1], "action": generator.integers(2, size=199), "reward": np.ones(199)}
+    log |= {"next_state": steps[1:], "terminated": np.zeros(199, bool)}
+    for number in range(num):
+        folder = Path(tempfile.mkdtemp(prefix="arrays-", dir=home))
+        np.savez(folder / "model.npz", **model)
+        np.savez(folder / "log.npz", **log)
+        np.save(folder / "policy.npy", np.full((4, 2), 0.5))
+        name = rng.choice(("model.npz", "log.npz", "policy.npy"))
+        kind = bomb if rng.random() < 0.03 else rng.choice(KINDS)
+        what = kind(folder / name, rng)
+        first = "log.npz" if name == "log.npz" else "model.npz"
+        arguments = ["analyze", first, "--target", "policy.npy", "--behaviour", "uniform", "--gamma", "0.9"]
+        clean = lambda folder=folder: shutil.rmtree(folder)  # noqa: E731
+        yield Case(f"{name}: {what}", arguments, folder, one_line, clean=clean, number=number, patience=20)

@@ -1,0 +1,170 @@
+"""Commands of offtrace in processes of their own, forked from one that has imported everything: a case costs what it
+computes, and not four seconds of imports.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LONG = 120.0
+"""Seconds after which a command is asked to stop; few take so long."""
+HUNG = 60.0
+"""Seconds after which one that does not end is said to hang; compiling takes most of that on a busy machine."""
+
+
+class Outcome(NamedTuple):
+    code: int
+    """The exit code; negative for a signal."""
+    out: str
+    err: str
+    seconds: float
+    megabytes: float
+    """The most that it had in memory."""
+    hung: bool
+
+
+@dataclass
+class Case:
+    """A command, where to run it, and what to say of its outcome: "" if it is as it should be."""
+
+    name: str
+    arguments: list[str]
+    folder: Path
+    check: Callable[[Outcome], str]
+    kill_after: float | None = None
+    """Seconds until it is killed, without a warning."""
+    patience: float = LONG
+    """Seconds until it is asked to stop."""
+    then: "Case | None" = None
+    """What to run after it, whatever came of it."""
+    clean: Callable[[], object] = lambda: None
+    number: int = 0
+
+    @property
+    def command(self) -> list[str]:
+        """Asked when it starts."""
+        return self.arguments
+
+
+class Running(NamedTuple):
+    pid: int
+    began: float
+    files: tuple[Any, Any]
+
+
+def start(case: Case) -> Running:
+    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (closed when its outcome is read)
+    pid = os.fork()
+    if pid == 0:
+        _be(case, out.fileno(), err.fileno())
+    return Running(pid, time.monotonic(), (out, err))
+
+
+def _be(case: Case, out: int, err: int) -> None:
+    """The child: never returns."""
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(case.folder)
+        from offtrace.cli import main
+
+        try:
+            main(case.command)
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def outcome(case: Case, running: Running, asked: list[float]) -> Outcome | None:
+    """None while it runs. One that takes long is asked to stop; one that then does not is killed, and hung."""
+    now = time.monotonic() - running.began
+    if case.kill_after is not None and now > case.kill_after:
+        _kill(running.pid)
+    elif case.kill_after is None and now > case.patience and not asked:
+        os.kill(running.pid, signal.SIGTERM)
+        asked.append(now)
+    hung = bool(asked) and now - asked[0] > HUNG
+    if hung:
+        _kill(running.pid)
+    pid, status, use = os.wait4(running.pid, 0 if hung else os.WNOHANG)
+    if pid == 0:
+        return None
+    _kill(running.pid)  # its children
+    texts = []
+    for file in running.files:
+        file.seek(0)
+        texts.append(file.read().decode("utf-8", "replace"))
+        file.close()
+    return Outcome(os.waitstatus_to_exitcode(status), texts[0], texts[1], now, use.ru_maxrss / 1024, hung)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def run_all(cases: Iterable[Case], jobs: int) -> Iterator[tuple[Case, Outcome, str]]:
+    """Every case, `jobs` at once, with what is wrong with it."""
+    waiting, running = iter(cases), {}
+    while True:
+        while len(running) < jobs:
+            case = next(waiting, None)
+            if case is None:
+                break
+            running[case.number] = case, start(case), []
+        if not running:
+            return
+        time.sleep(0.01)
+        for number, (case, child, asked) in list(running.items()):
+            done = outcome(case, child, asked)
+            if done is None:
+                continue
+            del running[number]
+            wrong = case.check(done)
+            if case.then is not None and not wrong:
+                case.then.number = number
+                running[number] = case.then, start(case.then), []
+                continue
+            yield case, done, wrong
+            case.clean()
+
+
+def one_line(done: Outcome) -> str:
+    """What is wrong with an outcome, whatever was asked: a traceback, a hang, much memory, a long complaint."""
+    if done.hung:
+        return f"hung: {done.seconds:.0f} s"
+    if done.megabytes > 1024:
+        return f"{done.megabytes:,.0f} MB"
+    if "Traceback (most recent call last)" in done.err + done.out:
+        return "traceback: " + done.err.strip().splitlines()[-1][:200]
+    if done.code < 0:
+        return f"ended by signal {-done.code}"
+    if done.code not in (0, 2, 3, 130):
+        return f"exit code {done.code}"
+    lines = [line for line in done.err.splitlines() if line.strip()]
+    if done.code in (2, 3) and not any(line for line in lines if line.startswith("offtrace")) and "│" not in done.err:
+        return f"exit {done.code} without a reason: {done.err[-200:]!r}"
+    return ""
