@@ -207,7 +207,7 @@ def from_mdp(
             raise ValueError(f"`{what}` must be a whole number of at least 1 and under 2³¹; got {value!r}.")
     probability, successor, reward, ends = _outcomes(mdp)
     largest = float(abs(reward).max())
-    if largest > np.finfo(np.float32).max:
+    if largest > float(np.finfo(np.float32).max):
         raise ValueError(f"`mdp` must have rewards that float32 can hold to be an environment; it has {largest:g}.")
     num_states, num_outcomes = probability.shape[0], probability.shape[2]
     width = num_states if observation == "one_hot" else num_features
