@@ -51,7 +51,10 @@ def _anchors(name: str, options: str) -> tuple[float, float]:
 
 def expected_returns(mdp: FiniteMDP, num_steps: int) -> tuple[float, float]:
     """(random, optimal): undiscounted returns of at most `num_steps` steps; optimal is the policy greedy in Q*."""
-    both = np.stack([_uniform(mdp), policies.greedy(q_star(mdp))])
+    optimal_q = q_star(mdp)
+    both = np.stack([_uniform(mdp), policies.greedy(optimal_q)])
+    if mdp.gamma == 1 and abs(q_pi(mdp, both[1]) - optimal_q).max() > 1e-6:  # of equal actions, some go round
+        raise ValueError("`gamma` = 1 leaves it open which policy is optimal.")
     random, optimal = returns_of(mdp, both, num_steps).tolist()
     return random, optimal
 

@@ -38,7 +38,7 @@ class Row:
     iterations: float | None
     """Of R until the error is `accuracy` of what it was, from whatever Q it starts; None where it is not known."""
     variance_radius: float | None
-    """Spectral radius of γ²P^{c²μ}; at 1 and above the variance is infinite. None where it was not computed."""
+    """Spectral radius of γ²P^{c²μ}; below 1 every variance is finite. None where it was not computed."""
     trace_variance: float
     """Of Σ_t γ^t c_1…c_t, averaged over (x, a)."""
     target_variance: float
