@@ -91,7 +91,7 @@ def optimise(mdp: FiniteMDP, *, tol: float = 1e-8) -> Solution:
     >>> optimise(mdp).q
     array([[7., 8.]])
     """
-    if mdp.gamma == 1 and _staying(mdp, None).any():
+    if mdp.gamma == 1 and not every_policy_ends(mdp):
         from offtrace.operators import shortest_paths
 
         v, num_sweeps, method = shortest_paths.best(mdp, tol=tol)
@@ -154,6 +154,11 @@ def ended_in(mdp: FiniteMDP, w: np.ndarray) -> None:
             raise ValueError(
                 f"`gamma` = 1 has a fixed point only where every episode ends; this policy stays on from x = {x}."
             )
+
+
+def every_policy_ends(mdp: FiniteMDP) -> bool:
+    """Whether every episode ends, whatever is done."""
+    return not _staying(mdp, None).any()
 
 
 def _staying(mdp: FiniteMDP, w: np.ndarray | None) -> np.ndarray:
