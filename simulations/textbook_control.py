@@ -7,12 +7,18 @@ seeds, on which nothing was chosen. Of equal actions the greedy policy takes the
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
 
 import offtrace as ot
 
-TRACES = {"Retrace(0.9)": ot.Retrace(0.9), "TB(0.9)": ot.TreeBackup(0.9), "one step": ot.OneStep()}
+RUNS: dict[str, dict[str, Any]] = {
+    "Retrace(0.9)": {"trace": ot.Retrace(0.9)},
+    "TB(0.9)": {"trace": ot.TreeBackup(0.9)},
+    "one step": {"trace": ot.OneStep()},
+    "Retrace(0.9), ε = 0.3": {"trace": ot.Retrace(0.9), "behaviour": ot.online.EpsilonGreedy(0.3)},
+}
 SEEDS = range(1000, 1005)
 LEFT_OUT = ("baird_star", "icu_sepsis")
 """The first has rewards of 0 only, the second needs a package and has 716 states."""
@@ -20,30 +26,32 @@ LEFT_OUT = ("baird_star", "icu_sepsis")
 
 def models() -> dict[str, ot.FiniteMDP]:
     found = {"FrozenLake-v1": ot.mdp.from_gymnasium("FrozenLake-v1", gamma=0.99)}
-    return found | {name: make() for name, make in ot.mdp.MDPS.items() if name not in LEFT_OUT}
+    found |= {name: make() for name, make in ot.mdp.MDPS.items() if name not in LEFT_OUT}
+    return found | {
+        "random_walk": ot.mdp.random_walk(gamma=0.99)
+    }  # undiscounted, any way to the right end is as good
 
 
 def value(mdp: ot.FiniteMDP, q: np.ndarray) -> float:
-    """Of the greedy policy; 0 < 1 − γ = 1e-9 where it may go round for ever undiscounted."""
-    mdp = mdp.with_gamma(min(mdp.gamma, 1 - 1e-9))
+    """Of the greedy policy."""
     greedy = ot.policies.greedy(q)
-    return float((greedy * ot.operators.q_pi(mdp, greedy, tol=1e-6)).sum(1) @ mdp.start)
+    return float((greedy * ot.operators.q_pi(mdp, greedy)).sum(1) @ mdp.start)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-episodes", type=int, nargs="+", default=[1_000, 20_000])
     given = parser.parse_args()
-    columns = [f"{name}, {num:,}" for num in given.num_episodes for name in TRACES]
+    columns = [f"{name}, {num:,}" for num in given.num_episodes for name in RUNS]
     print(f"| MDP | optimum | {' | '.join(columns)} |")
     print("|---" * (2 + len(columns)) + "|")
     for label, mdp in models().items():
         optimum = float(ot.operators.q_star(mdp).max(1) @ mdp.start)
         cells = []
         for num in given.num_episodes:
-            for trace in TRACES.values():
-                runs = [ot.online.control(mdp, trace=trace, num_episodes=num, seed=seed).q for seed in SEEDS]
-                values = [value(mdp, q) for q in runs]
+            for run in RUNS.values():
+                learned = [ot.online.control(mdp, **run, num_episodes=num, seed=seed) for seed in SEEDS]
+                values = [value(mdp, one.q) for one in learned]
                 cells.append(f"{np.mean(values):.3f} [{min(values):.3f}, {max(values):.3f}]")
         print(f"| `{label}` | {optimum:.3f} | {' | '.join(cells)} |", flush=True)
 

@@ -44,18 +44,23 @@ def regular_file(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> Path:
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a .npy file."""
+    found = regular_file(path)
     try:
-        with regular_file(path).open("rb") as file:
+        with found.open("rb") as file:
             return _array(file, os.fstat(file.fileno()).st_size, MAX_NUMBERS)
-    except (OSError, EOFError) as error:
+    except OSError as error:
         raise ValueError(f"{path} cannot be read: {_reason(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The arrays of a .npz file by name."""
     arrays: dict[str, np.ndarray] = {}
     try:
-        with zipfile.ZipFile(regular_file(path)) as file:
+        if not zipfile.is_zipfile(regular_file(path)):
+            raise ValueError(f"{path} cannot be read: it is no .npz")
+        with zipfile.ZipFile(path) as file:
             members = file.infolist()
             total = sum(member.file_size for member in members)
             if total > MAX_BYTES:

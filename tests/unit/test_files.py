@@ -288,7 +288,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, suffix: str) -> None:
         with pytest.raises(ValueError, match=f"is {what}, not a file"):
             verb.policy(str(path), ot.mdp.chain(), "target") if suffix == ".npy" else verb.load(str(path), None)
     with pytest.raises(ValueError, match="No such file"):
-        verb.load(str(tmp_path / f"missing{suffix}.csv"), None)
+        files.regular_file(tmp_path / f"missing{suffix}")
 
 
 def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:

@@ -193,8 +193,8 @@ def c_trace_targets(
     if np.ndim(alpha):
         raise ValueError(f"`alpha` must be one number; got shape {tuple(np.shape(alpha))}.")
     validate = ends.pop("validate", True)
-    reset, mask = ends.pop("reset", None), ends.pop("mask", None)
-    window, tol = _ready(Window(r, discount, q=q, a=a, pi=pi, reset=reset, mask=mask), mu, alpha, lambda_)
+    rest = {name: ends.pop(name, None) for name in ("q_a", "expected_q", "reset", "mask")}
+    window, tol = _ready(Window(r, discount, q=q, a=a, pi=pi, **rest), mu, alpha, lambda_)
     shape(window)
     behaviour, rounding = _ready(Window(window.r, window.discount, pi=_array(mu)))
     tol, mu = max(tol, rounding), behaviour.pi

@@ -148,10 +148,8 @@ def load(name: str, gamma: float | None) -> tuple[FiniteMDP | CountedMDP, dict[s
     """The MDP, and the policies that its file has."""
     path = Path(name)
     if path.suffix in (".npz", ".csv"):
-        try:
-            regular_file(path)
-        except ValueError as error:
-            raise ValueError(f"`mdp`: {error}.") from None
+        if not path.exists():
+            raise ValueError(f"`mdp`: there is no file {name!r}.")
         arrays = _read_csv(path) if path.suffix == ".csv" else _read_npz(path)
         try:
             return _from_arrays(arrays, name, gamma)
@@ -190,7 +188,11 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def _read_csv(path: Path) -> dict[str, np.ndarray]:
     try:
-        with regular_file(path, MAX_LOG).open(newline="", encoding="utf-8-sig") as file:
+        log = regular_file(path, MAX_LOG)
+    except ValueError as error:
+        raise ValueError(f"`mdp`: {error}.") from None
+    try:
+        with log.open(newline="", encoding="utf-8-sig") as file:
             return _columns(csv.reader(file), path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"`mdp`: {path} cannot be read: {error}") from None
@@ -247,8 +249,8 @@ def _from_arrays(
     )
     if num_states * num_actions > MAX_PAIRS:
         raise ValueError(
-            f"`mdp`: {name} has {num_states:,.0f} states and {num_actions:,.0f} actions by its largest numbers; "
-            f"at most {MAX_PAIRS:,} pairs are counted. Number them from 0 on."
+            f"`mdp`: {name} must have at most {MAX_PAIRS:,} pairs (x, a); got {num_states:,.0f} states × "
+            f"{num_actions:,.0f} actions by its largest numbers. Number them from 0 on, without gaps."
         )
     counted = from_data(
         states=arrays["state"].astype(np.int64),
