@@ -1,4 +1,4 @@
-"""What control in tables learns with the defaults on the MDPs of `ot.mdp`: a Markdown table.
+"""What control in tables learns with the defaults on the MDPs of `ot.mdp`: a Markdown table for each length.
 
     python simulations/textbook_control.py
 
@@ -40,20 +40,19 @@ def value(mdp: ot.FiniteMDP, q: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-episodes", type=int, nargs="+", default=[1_000, 20_000])
+    parser.add_argument("--num-episodes", type=int, nargs="+", default=[20_000, 1_000])
     given = parser.parse_args()
-    columns = [f"{name}, {num:,}" for num in given.num_episodes for name in RUNS]
-    print(f"| MDP | optimum | {' | '.join(columns)} |")
-    print("|---" * (2 + len(columns)) + "|")
-    for label, mdp in models().items():
-        optimum = float(ot.operators.q_star(mdp).max(1) @ mdp.start)
-        cells = []
-        for num in given.num_episodes:
+    known = {label: (mdp, float(ot.operators.q_star(mdp).max(1) @ mdp.start)) for label, mdp in models().items()}
+    for num in given.num_episodes:
+        print(f"\n{num:,} episodes\n\n| MDP | optimum | {' | '.join(RUNS)} |")
+        print("|---" * (2 + len(RUNS)) + "|")
+        for label, (mdp, optimum) in known.items():
+            cells = []
             for run in RUNS.values():
                 learned = [ot.online.control(mdp, **run, num_episodes=num, seed=seed) for seed in SEEDS]
                 values = [value(mdp, one.q) for one in learned]
                 cells.append(f"{np.mean(values):.3f} [{min(values):.3f}, {max(values):.3f}]")
-        print(f"| `{label}` | {optimum:.3f} | {' | '.join(cells)} |", flush=True)
+            print(f"| `{label}` | {optimum:.3f} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
