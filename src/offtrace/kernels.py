@@ -21,9 +21,25 @@ def jit(**options: Any) -> Callable:
         with suppress(AttributeError):
             kept = kernel._cache._cache_file
             kept._source_stamp = (kept._source_stamp, _last_change(Path(function.__code__.co_filename).parent))
+            _forgive(kernel._cache)
         return kernel
 
     return wrap
+
+
+def _forgive(kept: Any) -> None:
+    """A file that cannot be read, cut short by a full disk, say, counts as none: it is dropped, and made again."""
+    load = kept.load_overload
+
+    def load_if_readable(*given: Any) -> Any:
+        try:
+            return load(*given)
+        except Exception:  # unpickling what is broken may raise anything
+            with suppress(OSError):
+                kept.flush()
+            return None
+
+    kept.load_overload = load_if_readable
 
 
 @cache

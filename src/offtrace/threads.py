@@ -8,8 +8,10 @@ this. A pool of plain threads around kernels that release the GIL has neither fa
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Part = TypeVar("Part")
 
@@ -19,7 +21,7 @@ WORTH_THREADS = 6 << 20
 HEAD_START = 1 << 20
 """Bytes that the calling thread gets through while the others are woken: so much more is its part."""
 
-_POOL: ThreadPoolExecutor | None = None
+_POOL: "ThreadPoolExecutor | None" = None
 _POOL_LOCK = threading.Lock()
 
 
@@ -43,22 +45,31 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork
 
 
+def _pool() -> "ThreadPoolExecutor":
+    from concurrent.futures import ThreadPoolExecutor
+
+    global _POOL
+    with _POOL_LOCK:
+        if _POOL is None:
+            _POOL = ThreadPoolExecutor(num_threads(), thread_name_prefix="offtrace")
+        return _POOL
+
+
 def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int, least: int = 1) -> list[Part]:
     """What `kernel(start, stop)` gives for the parts of `range(size)`, in order; in threads where it is large.
 
     There are no more parts than could be `least` each.
     """
-    global _POOL
     parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, size // least)
     if parts <= 1:
         return [kernel(0, size)]
-    with _POOL_LOCK:
-        if _POOL is None:
-            _POOL = ThreadPoolExecutor(num_threads(), thread_name_prefix="offtrace")
-        pool = _POOL
     head = min(size * HEAD_START // num_bytes, size // parts)
     edges = [0, *(head + (size - head) * i // parts for i in range(1, parts + 1))]
-    others = [pool.submit(kernel, edges[i], edges[i + 1]) for i in range(1, parts)]
+    try:
+        pool = _pool()
+        others = [pool.submit(kernel, edges[i], edges[i + 1]) for i in range(1, parts)]
+    except RuntimeError:  # once the main thread has ended, no pool can be made, and none takes anything
+        return [kernel(edges[i], edges[i + 1]) for i in range(parts)]
     return [kernel(edges[0], edges[1]), *(other.result() for other in others)]
 
 

@@ -33,9 +33,9 @@ class Trace:
     lambda_: Any = 1.0
 
     name: ClassVar[str]
-    rule: ClassVar[str]
-    source: ClassVar[str]
-    safe: ClassVar[bool]
+    rule: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    safe: ClassVar[bool] = False
     """c_s ∈ [0, π/μ] for every π, μ and λ ≤ 1: Theorem 1 holds, R is a γ-contraction around Q^π."""
     needs_pi: ClassVar[bool] = True
     needs_mu: ClassVar[bool] = False

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 INNER = "from offtrace.kernels import jit\n\n\n@jit()\ndef inner(x):\n    return x + {}\n"
 OUTER = (
     "from inner import inner\nfrom offtrace.kernels import jit\n\n\n@jit()\ndef outer(x):\n    return 10 * inner(x)\n"
@@ -14,7 +16,8 @@ CALL = "from outer import outer; print(outer(1), sum(outer.stats.cache_hits.valu
 
 def called(room: Path) -> list[int]:
     """What the kernel gives, and how often it was found on disk."""
-    environment = {**os.environ, "PYTHONPATH": str(room), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join([str(room), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-c", CALL], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
@@ -27,3 +30,51 @@ def test_a_change_in_what_a_kernel_calls_is_seen(tmp_path: Path) -> None:
     assert called(tmp_path) == [20, 1]
     (tmp_path / "inner.py").write_text(INNER.format(2))
     assert called(tmp_path) == [30, 0]
+
+
+@pytest.mark.parametrize("left", [0, -1])
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_a_file_that_was_cut_short_is_made_again(tmp_path: Path, kind: str, left: int) -> None:
+    """The index or the code, of the kernel and of what it calls."""
+    (tmp_path / "outer.py").write_text(OUTER)
+    (tmp_path / "inner.py").write_text(INNER.format(1))
+    assert called(tmp_path) == [20, 0]
+    files = list(tmp_path.rglob(f"*.{kind}"))
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:left])
+    assert called(tmp_path) == [20, 0]
+    assert called(tmp_path) == [20, 1]
+
+
+LATE = """
+import {module}, threading, time
+import numpy as np
+import offtrace as ot
+
+n, b, a = 40, 4096, 18
+half = np.full((n, b), 0.5, np.float32)
+q, pi = np.ones((n + 1, b, a), np.float32), np.full((n + 1, b, a), 1 / a, np.float32)
+given = dict(q=q, pi=pi, a=np.zeros((n, b), np.int64), r=half, discount=half, mu_a=half, trace=ot.Retrace(0.9))
+first = ot.targets(**given) if {warm} else None
+
+
+def late():
+    time.sleep(0.3)
+    out = ot.targets(**given)
+    print(out.shape, first is None or bool((out == first).all()), flush=True)
+
+
+{register}
+"""
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize(
+    ("module", "register"), [("atexit", "atexit.register(late)"), ("sys", "threading.Thread(target=late).start()")]
+)
+def test_large_targets_after_the_main_thread_has_ended(module: str, register: str, warm: bool) -> None:
+    code = LATE.format(module=module, register=register, warm=warm)
+    environment = {**os.environ, "OFFTRACE_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "(40, 4096) True\n", done.stderr

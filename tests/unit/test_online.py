@@ -275,6 +275,52 @@ def test_the_kernel_and_the_plain_learner_make_the_same_run(behaviour: object, o
         np.testing.assert_array_equal(fast.visits, slow.visits)
 
 
+@pytest.mark.parametrize("options", [{}, {"view": "backward"}, {"update": "step"}, {"visits": "first"}], ids=str)
+@pytest.mark.parametrize("ties", ["share", "first"])
+@pytest.mark.parametrize("size", [online.DEFAULT_STEP_SIZE, online.StepSize(0.5, bounded=True)], ids=["default", "½"])
+def test_ties_and_bounds_are_the_same_in_the_kernel_and_outside(
+    size: online.StepSize, ties: str, options: dict
+) -> None:
+    """From 0, where all actions are as good as any, with pairs that a trajectory comes back to often."""
+    common = {"behaviour": online.EpsilonGreedy(0.4, ties), "target": online.Greedy(ties), "step_size": size}
+    common |= {"num_episodes": 25, "max_steps": 25, "seed": 4, **options}
+    sparse = FiniteMDP(p=small_mdp().dense(), r=np.eye(NUM_STATES, NUM_ACTIONS), gamma=GAMMA)
+    for trace in (ot.Retrace(0.9), ot.SoftWatkins(0.9, kappa=0.1), ot.RBIS(0.9)):
+        fast = online.control(sparse, trace=trace, **common)
+        slow = online.control(sparse, trace=trace, engine="python", **common)
+        np.testing.assert_array_equal(fast.visits, slow.visits)
+        np.testing.assert_allclose(fast.q, slow.q, rtol=1e-10, atol=1e-12)
+
+
+def test_a_bounded_step_never_overshoots() -> None:
+    """One state, one action, reward 1, no end: each of the m corrections of a trajectory would give Q = 1/(1 − γ)."""
+    mdp = FiniteMDP(p=[[[1.0]]], r=[[1.0]], gamma=0.5)
+    given = {"pi": [[1.0]], "trace": ot.Retrace(1.0), "num_episodes": 1, "max_steps": 50}
+    free = online.evaluate(mdp, step_size=online.StepSize(power=0.6), **given).q[0, 0]
+    bounded = online.evaluate(mdp, step_size=online.StepSize(power=0.6, bounded=True), **given).q[0, 0]
+    assert free > 4
+    assert bounded == pytest.approx(np.mean([2 - 2 * 0.5**left for left in range(1, 51)]))
+
+
+@pytest.mark.parametrize("seed", range(2000, 2005))
+def test_the_defaults_find_what_is_at_the_end_of_a_chain(seed: int) -> None:
+    """From 0 everywhere, with nothing that says which way to go: 1,000 episodes, and the greedy policy is optimal."""
+    mdp = ot.mdp.chain()
+    learned = online.control(mdp, trace=ot.Retrace(0.9), seed=seed)
+    ahead = np.flatnonzero(np.arange(mdp.num_states) >= np.argmax(mdp.start))
+    assert (learned.q.argmax(1)[ahead] == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(2000, 2005))
+def test_the_defaults_learn_to_cross_the_lake(seed: int) -> None:
+    """Slippery, so that values are means of many outcomes: 20,000 episodes, within 2 % of the optimal value."""
+    mdp = ot.mdp.from_gymnasium("FrozenLake-v1", gamma=0.99)
+    given = {"trace": ot.Retrace(0.9), "behaviour": online.EpsilonGreedy(0.3)}
+    greedy = policies.greedy(online.control(mdp, num_episodes=20_000, seed=seed, **given).q)
+    reached = (greedy * ot.operators.q_pi(mdp, greedy)).sum(1) @ mdp.start
+    assert reached > 0.98 * ot.operators.q_star(mdp).max(1) @ mdp.start
+
+
 def test_replaying_what_was_collected_is_learning_from_it() -> None:
     mdp, pi, mu = small_mdp(), policy(1), policy(2)
     stored = online.collect(mdp, mu=mu, num_episodes=40, seed=5)
@@ -460,6 +506,7 @@ def test_on_policy_lambda_one_is_monte_carlo_for_a_deterministic_policy(name: st
             mdp,
             pi=mu,
             trace=ot.trace(name, lambda_=1.0),
+            step_size=online.ONE_OVER_VISITS,
             num_episodes=60,
             seed=2,
             max_steps=10_000,
@@ -550,6 +597,8 @@ def test_rows_are_those_of_the_policies() -> None:
         pairs = [
             (online.EpsilonGreedy(0.3).row(q[x], x, 0, 0.3), policies.epsilon_greedy(q[x], 0.3)),
             (online.Greedy().row(q[x], x, 0, 0.0), policies.greedy(q[x])),
+            (online.EpsilonGreedy(0.3).row(q[0] * 0, 0, 0, 0.3), np.full(NUM_ACTIONS, 1 / NUM_ACTIONS)),
+            (online.Greedy("first").row(q[0] * 0, 0, 0, 0.0), np.eye(NUM_ACTIONS)[0]),
             (online.Softmax(2.0).row(q[x], x, 0, 2.0), policies.softmax(q[x], 2.0)),
             (online.Mixture(mu, 0.3).row(q[x], x, 0, 0.3), policies.mixture(q[x], mu[x], 0.3)),
         ]
@@ -562,7 +611,7 @@ def test_policies_of_ones_own() -> None:
     arguments = {"trace": ot.Retrace(0.9), "num_episodes": 20, "step_size": 0.1}
 
     def mine(q: np.ndarray, x: int, k: int) -> np.ndarray:
-        return policies.epsilon_greedy(q, 1 / (k + 1))
+        return policies.epsilon_greedy(q, 1 / (k + 1), ties="share")
 
     known = online.control(mdp, behaviour=online.EpsilonGreedy(lambda k: 1 / (k + 1)), **arguments)
     own = online.control(mdp, behaviour=mine, **arguments)

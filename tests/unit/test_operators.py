@@ -135,7 +135,7 @@ def test_gamma_one_needs_an_end() -> None:
     assert operators.q_pi(mdp, leaving)[0, 1] == pytest.approx(2.0)  # one for each step, the second of which ends
     with pytest.raises(ValueError, match=r"`gamma` = 1 .* x = 0"):
         operators.q_pi(mdp, [[1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
-    with pytest.raises(ValueError, match=r"`gamma` = 1 .*some policy stays on from x = 0"):
+    with pytest.raises(ValueError, match=r"`gamma` = 1 .*a loop through x = 0 earns 1 a step"):
         operators.q_star(mdp)
 
 
@@ -143,6 +143,97 @@ def test_gamma_one_needs_an_end() -> None:
 def test_gamma_one_without_ends_is_refused(call) -> None:
     with pytest.raises(ValueError, match="`gamma` = 1"):
         call(mdps.garnet(10, 4, 3, gamma=1.0, rng=0))
+
+
+# -- shortest paths ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_the_cliff_has_its_shortest_path(size: str, request: pytest.FixtureRequest) -> None:
+    """Thirteen steps of −1 along the edge (Sutton and Barto, Ex. 6.6): most policies never end, the best one does."""
+    if size == "large":
+        request.getfixturevalue("large")
+    mdp = mdps.cliff_walking(gamma=1.0)
+    solution = operators.optimise(mdp)
+    assert float(solution.v @ mdp.start) == pytest.approx(-13, abs=1e-7)
+    assert solution.residual < 1e-7
+
+
+def test_reaching_a_goal_is_worth_more_than_going_round() -> None:
+    """All steps cost nothing but the last one pays: V* is the chance to get there, as loops of 0 earn nothing."""
+    mdp = mdps.random_walk(9, gamma=1.0)
+    assert operators.optimise(mdp).v == pytest.approx(np.ones(9))
+    slipping = mdps.chain(5, gamma=1.0, slip=0.25)
+    odds = 0.25 / 0.75  # gambler's ruin: (1 − odds^i) / (1 − odds^6) from the i-th of 5 states
+    chance = (1 - odds ** np.arange(1, 6)) / (1 - odds**6)
+    assert operators.optimise(slipping).v == pytest.approx(chance, abs=1e-12)
+
+
+def two_ways(stay: float, leave: float) -> FiniteMDP:
+    """State 0: go round by way of state 1, which gives `stay` in all, or end with `leave`."""
+    p = np.zeros((2, 2, 2))
+    p[0, 0, 1] = p[1, :, 0] = p[0, 1, 0] = 1
+    r = [[2.0 + stay, leave], [-2.0, -2.0]]
+    return FiniteMDP(p=p, r=r, gamma=1.0, terminates=[[0.0, 1.0], [0.0, 0.0]])
+
+
+def test_what_cannot_be_solved_undiscounted_says_why() -> None:
+    assert operators.q_star(two_ways(stay=-1.0, leave=-50.0))[0] == pytest.approx([-51.0, -50.0])
+    assert operators.q_star(two_ways(stay=0.0, leave=5.0))[0] == pytest.approx([5.0, 5.0])
+    with pytest.raises(ValueError, match=r"a loop through x = \d earns 0\.5 a step"):
+        operators.q_star(two_ways(stay=1.0, leave=50.0))
+    with pytest.raises(ValueError, match=r"loop through x = 1 costs nothing on balance, .* ending .* earns -5"):
+        operators.q_star(two_ways(stay=0.0, leave=-3.0))
+    p = np.eye(2)[:, None]
+    with pytest.raises(ValueError, match=r"no policy ends from x = 1. Mark what ends with `terminates`"):
+        operators.q_star(FiniteMDP(p=p, r=[[0.0], [-1.0]], gamma=1.0, terminates=[[0.5], [0.0]]))
+
+
+def random_loops(rng: np.random.Generator) -> FiniteMDP:
+    """Four states, two actions, rewards that are whole numbers, and a few ends: loops of every sign."""
+    p, ends = np.zeros((4, 2, 4)), rng.random((4, 2)) < 0.3
+    for x, a in np.ndindex(4, 2):
+        p[x, a, rng.choice(4, 2, replace=False)] = 0.5 if rng.random() < 0.4 else [1.0, 0.0]
+    return FiniteMDP(p=p, r=rng.integers(-2, 2, (4, 2)), gamma=1.0, terminates=ends)
+
+
+def by_enumeration(mdp: FiniteMDP) -> np.ndarray | str:
+    """V* of the best policy of those that end; `earns` or `costs` where another is better, `no policy` where none."""
+    going = np.zeros((8, 4))
+    np.add.at(going, (mdp.rows, mdp.successor), mdp.continuing)
+    going, states = going.reshape(4, 2, 4), np.arange(4)
+    policies, best = [], np.full(4, -np.inf)
+    for actions in itertools.product(range(2), repeat=4):
+        chain, r = going[states, list(actions)], mdp.r[states, list(actions)]
+        if np.linalg.matrix_power(chain, 64).sum(1).max() < 0.999:
+            best = np.maximum(best, np.linalg.solve(np.eye(4) - chain, r))
+        else:
+            policies.append((chain, r))
+    if not np.isfinite(best).all():
+        return "no policy"
+    costs = False
+    for chain, r in policies:
+        often = sum(np.linalg.matrix_power(chain, t) for t in range(720, 780)) / 60  # all periods divide 60
+        if (often @ r).max() > 1e-9:
+            return "earns"
+        recurrent = often.diagonal() > 1e-9
+        costs = costs or bool((recurrent & (abs(often @ r) < 1e-9) & (best < -1e-9)).any())
+    return "costs" if costs else best
+
+
+def test_shortest_paths_against_all_policies() -> None:
+    rng = np.random.default_rng(3)
+    seen = set()
+    for _ in range(150):
+        mdp = random_loops(rng)
+        expected = by_enumeration(mdp)
+        seen.add(expected if isinstance(expected, str) else "solved")
+        if isinstance(expected, str):
+            with pytest.raises(ValueError, match=expected):
+                operators.q_star(mdp)
+        else:
+            assert operators.q_star(mdp).max(1) == pytest.approx(expected, abs=1e-9)
+    assert len(seen) == 4
 
 
 # -- large as small ------------------------------------------------------------------------------------------
@@ -364,6 +455,94 @@ def test_when_the_variance_is_infinite() -> None:
     moments = operators.correction_moments(mdp, np.zeros((1, 2)), pi=pi, mu=near, trace=ot.ImportanceSampling(0.9))
     assert moments.radius == pytest.approx(0.81 * 0.81 / 0.8)
     assert np.isfinite(moments.variance).all()
+
+
+def second_moments(
+    mdp: FiniteMDP, q: np.ndarray, pi: np.ndarray, mu: np.ndarray, c: np.ndarray, num_steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """E Δ_T and E Δ_T² of the sum cut after T steps, by the length of the path, over pairs; no ends, r(x, a)."""
+    p = mdp.dense().reshape(-1, mdp.num_states)
+    delta = mdp.r.ravel()[:, None] + mdp.gamma * (pi * q).sum(1) - q.ravel()[:, None]
+    first = second = np.zeros(mdp.shape)
+    for _ in range(num_steps):
+        u, z = (mu * c * first).sum(1), (mu * c**2 * second).sum(1)
+        second = (p * (delta**2 + 2 * mdp.gamma * delta * u + mdp.gamma**2 * z)).sum(1).reshape(mdp.shape)
+        first = (p * (delta + mdp.gamma * u)).sum(1).reshape(mdp.shape)
+    return first, second
+
+
+def test_a_component_that_meets_no_other_keeps_its_variance() -> None:
+    """Two MDPs side by side are as each is alone, and what leads into both is infinite."""
+    rng = np.random.default_rng(5)
+    one, other = (mdps.garnet(3, 2, 2, gamma=0.9, rng=seed) for seed in (1, 2))
+    p, r = np.zeros((7, 2, 7)), rng.normal(size=(7, 2))
+    p[:3, :, :3], p[3:6, :, 3:6], p[6, 0, 1], p[6, 1, [1, 4]] = one.dense(), other.dense(), 1.0, 0.5
+    pi, mu, q = np.tile([0.0, 1.0], (7, 1)), np.full((7, 2), 0.5), rng.normal(size=(7, 2))
+    pi[:3] = 0.5  # on-policy in the first, so its traces are all 1
+    mdp = FiniteMDP(p=p, r=r, gamma=0.9)
+    moments = operators.correction_moments(mdp, q, pi=pi, mu=mu, trace=ot.ImportanceSampling(1.0))
+    alone = operators.correction_moments(
+        FiniteMDP(p=one.dense(), r=r[:3], gamma=0.9), q[:3], pi=pi[:3], mu=mu[:3], trace=ot.ImportanceSampling(1.0)
+    )
+    assert moments.radius > 1 > alone.radius
+    assert moments.variance[:3] == pytest.approx(alone.variance, rel=1e-12)
+    assert np.isinf(moments.variance[3:6]).all()
+    assert np.isfinite(moments.variance[6]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_without_noise_there_is_no_variance(size: str, request: pytest.FixtureRequest) -> None:
+    """Where every TD error is 0; and where the later ones take back what the earlier gave, on every path."""
+    if size == "large":
+        request.getfixturevalue("large")
+    p = np.zeros((3, 2, 3))
+    p[np.arange(3), 0, [1, 2, 0]] = p[np.arange(3), 1, [2, 0, 1]] = 1
+    mdp = FiniteMDP(p=p, r=np.arange(6).reshape(3, 2), gamma=0.9)
+    pi, mu = np.tile([0.0, 1.0], (3, 1)), np.full((3, 2), 0.5)
+    q = operators.q_pi(mdp, pi, tol=1e-13)
+    moments = operators.correction_moments(mdp, q, pi=pi, mu=mu, trace=ot.ImportanceSampling(1.0))
+    assert moments.radius > 1
+    assert (moments.variance == 0).all()
+    one = FiniteMDP(p=np.ones((1, 2, 1)), r=[[0.1 - 0.9, 10 - 0.9]], gamma=0.9)  # c·g is 1, so δ = g − γ·1
+    moments = operators.correction_moments(
+        one, np.zeros((1, 2)), pi=[[0.5, 0.5]], mu=[[0.1, 0.9]], trace=lambda *, pi_a, mu_a: np.array([10, 0.1])
+    )
+    assert moments.radius > 1
+    assert moments.mean == pytest.approx(np.array([[0.1, 10.0]]), abs=1e-9)
+    assert (moments.variance == 0).all()
+
+
+def reducible(rng: np.random.Generator) -> tuple[FiniteMDP, np.ndarray, np.ndarray, np.ndarray]:
+    """Five states, most steps forwards, with policies that are near in some of them, and TD errors of 0 in others."""
+    p = np.zeros((5, 2, 5))
+    for x, a in np.ndindex(5, 2):
+        ahead = rng.integers(x if rng.random() < 0.8 else 0, 5, 2)
+        p[x, a, ahead[0]] += 0.5
+        p[x, a, ahead[1]] += 0.5
+    mu = rng.uniform(0.05, 0.95, (5, 1))
+    mu = np.concatenate([mu, 1 - mu], axis=1)
+    near = rng.random((5, 1)) < 0.5
+    pi = np.where(near, mu, random_policy(rng, (5, 2)))
+    q, r = rng.normal(size=(5, 2)), rng.normal(size=(5, 2))
+    quiet = rng.random(5) < 0.3
+    q[quiet] = r[quiet] = 0
+    return FiniteMDP(p=p, r=r, gamma=0.8), q, pi, mu
+
+
+def test_variances_against_paths_of_every_length() -> None:
+    rng = np.random.default_rng(6)
+    finite = infinite = 0
+    while min(finite, infinite) < 40:
+        mdp, q, pi, mu = reducible(rng)
+        moments = operators.correction_moments(mdp, q, pi=pi, mu=mu, trace=ot.ImportanceSampling(1.0))
+        growth = abs(np.linalg.eigvals(mdp.gamma**2 * operators.p_cmu(mdp, (pi / mu) ** 2, mu)))
+        if growth.max() < 1 or ((growth > 0.8) & (growth < 1.1)).any():
+            continue  # so near 1, no number of steps can tell
+        first, second = second_moments(mdp, q, pi, mu, pi / mu, 150)
+        is_infinite = second > 1.01 * second_moments(mdp, q, pi, mu, pi / mu, 120)[1] + 1e-9
+        assert (is_infinite == np.isinf(moments.variance)).all()
+        assert moments.variance[~is_infinite] == pytest.approx((second - first**2)[~is_infinite], rel=1e-9, abs=1e-9)
+        finite, infinite = finite + int((~is_infinite).sum()), infinite + int(is_infinite.sum())
 
 
 # -- spectra -------------------------------------------------------------------------------------------------

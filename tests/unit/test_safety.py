@@ -10,6 +10,7 @@ import offtrace as ot
 from offtrace import mdp as mdps
 from offtrace import operators, policies
 from offtrace.mdp import FiniteMDP
+from offtrace.safety import analysis as analysis_module
 
 
 def stay_or_go(target: float = 0.9) -> tuple[FiniteMDP, np.ndarray, np.ndarray]:
@@ -198,3 +199,42 @@ def test_wrong_input_is_refused(change: dict, error: type, text: str) -> None:
     mdp, pi, mu = stay_or_go()
     with pytest.raises(error, match=text):
         ot.analyze(mdp, **{"pi": pi, "mu": mu} | change)
+
+
+class Halving(ot.TrajectoryAware):
+    """As the documentation says it: a subclass with `next_beta`, and nothing else."""
+
+    def next_beta(self, xp, reach):
+        return 0.5 * reach.beta
+
+
+def test_a_trace_of_ones_own_that_depends_on_the_path() -> None:
+    mdp = ot.mdp.chain(3, slip=0.2)
+    half = np.full(mdp.shape, 0.5)
+    analysis = ot.analyze(mdp, pi=half, mu=half, traces=[Halving(0.9), ot.Retrace(0.5)], num_trajectories=50)
+    own, known = analysis.rows
+    assert (own.trace, own.verdict) == ("Halving", "here")  # nothing is promised of it
+    assert own.radius == pytest.approx(known.radius, abs=1e-9)  # on-policy, β = 2^−t is that of Retrace(½)
+    assert "Halving" in str(analysis)
+
+
+def test_a_factor_that_is_nothing_is_not_less_than_that() -> None:
+    mdp = ot.mdp.chain(3)
+    half = np.full(mdp.shape, 0.5)
+    text = str(ot.analyze(mdp, pi=half, mu=half, traces=[ot.Retrace(1.0), ot.ImportanceSampling(1.0)]))
+    assert "-0.000" not in text
+    assert analysis_module._factor(-1e-17) == "0.000"
+
+
+def test_names_are_not_markup() -> None:
+    mdp = ot.mdp.chain(3)
+    mdp.name = "[/x]"
+    half = np.full(mdp.shape, 0.5)
+
+    def named(*, pi_a, mu_a):
+        return 0.5 * np.minimum(1, pi_a / mu_a)
+
+    named.__name__ = "[/y]"
+    text = str(ot.analyze(mdp, pi=half, mu=half, traces=[named]))
+    assert "[/x]" in text
+    assert "[/y]" in text

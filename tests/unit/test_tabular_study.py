@@ -39,8 +39,8 @@ def test_a_run_is_that_of_the_learner(small: TabularResults) -> None:
     learned = online.control(
         mdps.chain(8, slip=0.1, gamma=0.95),
         trace=online_trace("tree_backup", 0.5),
-        behaviour=online.EpsilonGreedy(0.5),
-        target=online.EpsilonGreedy(0.1),
+        behaviour=online.EpsilonGreedy(0.5, ties="first"),
+        target=online.EpsilonGreedy(0.1, ties="first"),
         step_size=small.chosen["tree_backup"],
         seed=2,
         num_episodes=20,
@@ -68,8 +68,8 @@ def test_an_evaluation_is_the_return_of_the_greedy_policy(small: TabularResults)
     learned = online.control(
         mdp,
         trace=online_trace("retrace", 1.0),
-        behaviour=online.EpsilonGreedy(0.5),
-        target=online.EpsilonGreedy(0.1),
+        behaviour=online.EpsilonGreedy(0.5, ties="first"),
+        target=online.EpsilonGreedy(0.1, ties="first"),
         step_size=small.chosen["retrace"],
         seed=2,
         num_episodes=20,

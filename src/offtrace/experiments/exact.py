@@ -14,6 +14,7 @@ from offtrace import policies
 from offtrace.environments.interface import MDP_OPTIONS, TIME_LIMIT
 from offtrace.mdp import MDPS, FiniteMDP
 from offtrace.operators import q_pi, q_star
+from offtrace.operators.bellman import every_policy_ends
 
 LONGEST = 100_000
 """Steps of an episode whose return is computed."""
@@ -51,6 +52,8 @@ def _anchors(name: str, options: str) -> tuple[float, float]:
 
 def expected_returns(mdp: FiniteMDP, num_steps: int) -> tuple[float, float]:
     """(random, optimal): undiscounted returns of at most `num_steps` steps; optimal is the policy greedy in Q*."""
+    if mdp.gamma == 1 and not every_policy_ends(mdp):  # of actions that Q* has as equal, some go round
+        raise ValueError("`gamma` = 1 leaves it open which greedy policy is optimal.")
     both = np.stack([_uniform(mdp), policies.greedy(q_star(mdp))])
     random, optimal = returns_of(mdp, both, num_steps).tolist()
     return random, optimal

@@ -20,11 +20,12 @@ from offtrace.online.options import Options
 from offtrace.online.options import setting as setting_of
 from offtrace.online.records import CURVES, Learned, Sweep, Trajectories
 from offtrace.online.runner import run_all
-from offtrace.online.schedules import ONE_OVER_VISITS, StepSize, decaying, linear, step_size
+from offtrace.online.schedules import DEFAULT_STEP_SIZE, ONE_OVER_VISITS, StepSize, decaying, linear, step_size
 from offtrace.online.sequences import EpsilonGreedy, Fixed, Greedy, Mixture, Softmax, sequence
 from offtrace.online.setting import Setting, model_of
 
 __all__ = [
+    "DEFAULT_STEP_SIZE",
     "ONE_OVER_VISITS",
     "EpsilonGreedy",
     "Fixed",
@@ -50,7 +51,7 @@ def evaluate(
     pi: Any,
     mu: Any = None,
     trace: Any,
-    step_size: Any = ONE_OVER_VISITS,
+    step_size: Any = DEFAULT_STEP_SIZE,
     seed: int = 0,
     **options: Unpack[Options],
 ) -> Learned:
@@ -77,7 +78,7 @@ def control(
     trace: Any,
     behaviour: Any = None,
     target: Any = None,
-    step_size: Any = ONE_OVER_VISITS,
+    step_size: Any = DEFAULT_STEP_SIZE,
     seed: int = 0,
     **options: Unpack[Options],
 ) -> Learned:
@@ -87,14 +88,15 @@ def control(
     Retrace Watkins' Q(λ). Both may be an array (X, A), `Greedy()`, `EpsilonGreedy(ε)`, `Softmax(β)`, `Mixture(mu, ε)`
     (Eq. 8) or a function of (q, x, k), with q = Q(x, ·); ε and β are numbers or schedules over k.
 
-    Options: `num_episodes` (1,000; for `Trajectories` each once); `step_size`, a number or a `StepSize`;
-    `update="trajectory"` freezes Q_k, π_k and μ_k along a trajectory as Eq. 7 does, `"step"` lets all three follow
-    every step; `view="forward"` or `"backward"`, the same numbers by another road, for `update="trajectory"`;
-    `visits="every"` or `"first"`; `q0`, a number or (X, A); `gamma`, for environments, or instead of the source's;
-    `order="stored"` or `"random"`, how trajectories are replayed. `max_steps` (1,000): a longer trajectory is cut
-    there, which keeps the value of its last state and ends its trace. `truth` (X, A) gives curves of the error over
-    `weights` (X, A), by default the same for every pair that can be visited; a point is taken every `record_every`
-    trajectories. `engine="python"` goes step by step, as does whatever the kernels do not know.
+    Options: `num_episodes` (1,000; for `Trajectories` each once); `step_size`, a number or a `StepSize`,
+    visits^−0.6 and never an overshoot unless given; `update="trajectory"` freezes Q_k, π_k and μ_k along a
+    trajectory as Eq. 7 does, `"step"` lets all three follow every step; `view="forward"` or `"backward"`, the same
+    numbers by another road, for `update="trajectory"`; `visits="every"` or `"first"`; `q0`, a number or (X, A);
+    `gamma`, for environments, or instead of the source's; `order="stored"` or `"random"`, how trajectories are
+    replayed. `max_steps` (1,000): a longer trajectory is cut there, which keeps the value of its last state and
+    ends its trace. `truth` (X, A) gives curves of the error over `weights` (X, A), by default the same for every
+    pair that can be visited; a point is taken every `record_every` trajectories. `engine="python"` goes step by
+    step, as does whatever the kernels do not know.
 
     >>> coin = FiniteMDP(p=[[[1.0], [1.0]]], r=[[1.0, 0.0]], gamma=0.0, terminates=[True])
     >>> control(coin, trace="watkins", num_episodes=100, truth=[[1.0, 0.0]], record_every=50).max_error
@@ -111,7 +113,7 @@ def sweep(
     *,
     traces: Iterable[Any],
     lambdas: Iterable[float] = (1.0,),
-    step_sizes: Iterable[Any] = (ONE_OVER_VISITS,),
+    step_sizes: Iterable[Any] = (DEFAULT_STEP_SIZE,),
     seeds: Iterable[int] = (0,),
     target: Any = None,
     behaviour: Any = None,

@@ -43,6 +43,7 @@ class How(NamedTuple):
     scale: np.ndarray
     power: float
     offset: float
+    bounded: bool
 
 
 class State(NamedTuple):
@@ -53,7 +54,9 @@ class State(NamedTuple):
     words: np.ndarray
     alpha: np.ndarray
     seen: np.ndarray
-    """The last trajectory that visited a pair, counted from 1; for the first-visit form."""
+    """The last trajectory that visited a pair, counted from 1; for the first-visit form and bounded step sizes."""
+    within: np.ndarray
+    """How often that trajectory has visited it so far; for bounded step sizes."""
     place: np.ndarray
     """Where a pair may be in the list; it is there if the list says so, too."""
     total: np.ndarray
@@ -96,14 +99,16 @@ class Curves(NamedTuple):
 
 
 @jit(forceinline=True)
-def step_size(scale, power, visits):
-    if power == 0:
-        return scale
-    return scale / visits if power == 1 else scale / visits**power
+def step_size(scale, power, visits, within):
+    """α, and no more than 1/m where the m visits of the pair in this trajectory bound it, else m is 0."""
+    alpha = scale
+    if power != 0:
+        alpha = scale / visits if power == 1 else scale / visits**power
+    return 1.0 / within if alpha * within > 1 else alpha
 
 
 @jit(forceinline=True)
-def fold(gamma, kind, lambda_, pairs, delta, c, counts, visits, scale, power, offset, flat, num_steps):
+def fold(gamma, kind, lambda_, pairs, delta, c, counts, visits, within, scale, power, offset, flat, num_steps):
     """The forward view: Q_{k+1}(x_j, a_j) += α_k Δ_j, for the visits j that count; trajectory-aware, `c` is ρ."""
     correction, ahead = 0.0, 0.0  # Δ_{j+1}, c_{j+1}
     for back in range(num_steps):
@@ -124,7 +129,8 @@ def fold(gamma, kind, lambda_, pairs, delta, c, counts, visits, scale, power, of
                     break
                 correction += reach * beta * delta[t]
         if counts[j] != 0:
-            alpha = step_size(scale, power, visits[pairs[j]] + offset)
+            together = within[pairs[j]] if within.size > 0 else 0
+            alpha = step_size(scale, power, visits[pairs[j]] + offset, together)
             flat[pairs[j]] += alpha * correction
 
 
@@ -235,15 +241,19 @@ def trajectory(model, stored, which, target, behaviour, rule, how, state, work, 
         earned += discount * r
         discount *= gamma
         num_steps += 1
-        counts = True
-        if how.first_visit:
-            counts = state.seen[pair] != k + 1
+        counts, together = True, 0
+        if how.first_visit or how.bounded:
+            again = state.seen[pair] == k + 1
             state.seen[pair] = k + 1
+            counts = not (how.first_visit and again)
+            if how.bounded and counts:
+                together = state.within[pair] + 1 if again else 1
+                state.within[pair] = together
         if counts:
             visits[pair] += 1
         if counts and how.backward:
-            alpha[pair] = step_size(how.scale[k], how.power, visits[pair] + how.offset)
-        pi_a = probability_of(a, pi_kind, pi_parameter, pi_table, x, best, pi)
+            alpha[pair] = step_size(how.scale[k], how.power, visits[pair] + how.offset, together)
+        pi_a = probability_of(a, pi_kind, pi_parameter, pi_table, q, x, best, pi)
         if kind < FIRST_AWARE:
             if whole:
                 fill_row(pi_kind, pi_parameter, pi_table, q, x, best, pi)
@@ -298,6 +308,7 @@ def trajectory(model, stored, which, target, behaviour, rule, how, state, work, 
             work.c,
             work.counts,
             visits,
+            state.within,
             how.scale[k],
             how.power,
             how.offset,

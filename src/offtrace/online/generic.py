@@ -54,6 +54,7 @@ class Learner:
         visits: list[Visit] = []
         alpha: dict[tuple[int, int], float] = {}
         total: dict[tuple[int, int], float] = {}
+        within: dict[tuple[int, int], int] = {}
         x, earned, t = source.start(k), 0.0, 0
         pi = self.target.row(self.q[x], x, k, self.pi_parameters[k])
         while t < max_steps:
@@ -69,7 +70,8 @@ class Learner:
             counts = not (self.first_visit and (x, a) in alpha)
             if counts:
                 self.visits[x, a] += 1
-                alpha[x, a] = self.step_size.at(visits=int(self.visits[x, a]), k=k)
+                within[x, a] = within.get((x, a), 0) + 1
+                alpha[x, a] = self.step_size.at(visits=int(self.visits[x, a]), k=k, within=within[x, a])
             if getattr(self.trace, "markov", True):
                 c = self._c(x, a, pi, mu_a) if t > 0 else 0.0
                 z = {pair: self.gamma * c * reached for pair, reached in z.items() if c != 0}

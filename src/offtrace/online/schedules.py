@@ -61,16 +61,20 @@ class StepSize:
     Robbins–Monro conditions of Theorem 3 hold at every pair that is visited for ever; the offset makes the first
     steps smaller. `scale` may be a schedule over k instead. In the first-visit form N_k counts trajectories.
 
-    Eq. 7 moves a pair by α times the sum over all its visits in the trajectory. Where those are many, a large
-    constant α overshoots, and may not recover; 1/visits cannot.
+    Eq. 7 moves a pair by α times the sum over all its visits in the trajectory. Where those are many, a large α
+    overshoots, and may not recover; 1/visits cannot. Nor can a `bounded` one, which is at most 1/m for the m visits
+    of the pair in this trajectory; as N grows that no longer binds, and the Robbins–Monro conditions hold as before.
 
     >>> StepSize(power=1).at(visits=4)
+    0.25
+    >>> StepSize(0.5, bounded=True).at(visits=4, within=4)
     0.25
     """
 
     scale: Schedule = 1.0
     power: float = 0.0
     offset: float = 0.0
+    bounded: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in (("power", 0.0, np.inf), ("offset", 0.0, np.inf)):
@@ -79,12 +83,15 @@ class StepSize:
                 raise ValueError(f"`{name}` of StepSize must be a finite number of at least 0; got {value!r}.")
         if not callable(self.scale):
             numbers(self.scale, np.size(self.scale), "scale", low=0)
+        if not isinstance(self.bounded, bool):
+            raise TypeError(f"`bounded` of StepSize must be True or False; got {self.bounded!r}.")
 
-    def at(self, *, visits: int, k: int = 0) -> float:
-        """The value for one pair, k-th trajectory."""
+    def at(self, *, visits: int, k: int = 0, within: int = 1) -> float:
+        """The value for one pair, k-th trajectory, which has visited it `within` times so far."""
         given: Any = self.scale
         scale = given(k) if callable(given) else given[k] if np.ndim(given) else given
-        return float(scale) / (visits + self.offset) ** self.power
+        alpha = float(scale) / (visits + self.offset) ** self.power
+        return 1.0 / within if self.bounded and alpha * within > 1 else alpha
 
     @property
     def label(self) -> str:
@@ -93,14 +100,16 @@ class StepSize:
         >>> StepSize(0.5, power=1, offset=9).label
         '0.5/(N + 9)'
         """
-        scale = f"{self.scale:g}" if isinstance(self.scale, int | float) else "α_k"
-        if not self.power:
-            return scale
-        visits = f"(N + {self.offset:g})" if self.offset else "N"
-        return f"{scale}/{visits}" + (f"^{self.power:g}" if self.power != 1 else "")
+        label = f"{self.scale:g}" if isinstance(self.scale, int | float) else "α_k"
+        if self.power:
+            visits = f"(N + {self.offset:g})" if self.offset else "N"
+            label = f"{label}/{visits}" + (f"^{self.power:g}" if self.power != 1 else "")
+        return f"min({label}, 1/m)" if self.bounded else label
 
 
 ONE_OVER_VISITS = StepSize(power=1)
+DEFAULT_STEP_SIZE = StepSize(power=0.6, bounded=True)
+"""1/N averages all targets there ever were, those made from the first, wrong values, too; this forgets them."""
 
 
 def step_size(given: Any) -> StepSize:

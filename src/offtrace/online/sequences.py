@@ -1,8 +1,7 @@
 """Sequences of policies, π_k and μ_k: what acts and what is learned about in trajectory k, given Q_k.
 
 Each is a small frozen value. `row` is the policy at one state, as in `offtrace.policies` and without its checks, for
-whoever goes step by step; the kernels have the same four formulas, under the number `code`. Ties go to the first
-action.
+whoever goes step by step; the kernels have the same formulas, under the number `code`.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,10 @@ import numpy as np
 from offtrace.mdp.finite import checked_policy
 from offtrace.online.schedules import Schedule, numbers
 
-FIXED, EPSILON_GREEDY, SOFTMAX, MIXTURE = range(4)
+FIXED, EPSILON_GREEDY, SOFTMAX, MIXTURE, EPSILON_SHARED = range(5)
+
+
+TIES = ("share", "first")
 
 
 class Sequence(Protocol):
@@ -70,12 +72,25 @@ class Fixed:
 class EpsilonGreedy:
     """(1 − ε_k) greedy + ε_k uniform; increasingly greedy where ε_k does not grow (Lemma 2).
 
+    Where several actions are best they share 1 − ε_k, so that nothing is preferred before anything is known;
+    `ties="first"` gives it all to the first.
+
     >>> EpsilonGreedy(0.2).row(np.array([1.0, 3.0]), 0, 0, 0.2)
     array([0.1, 0.9])
+    >>> EpsilonGreedy(0.3).row(np.array([3.0, 1.0, 3.0]), 0, 0, 0.3)
+    array([0.45, 0.1 , 0.45])
     """
 
     epsilon: Schedule = 0.1
-    code: ClassVar[int] = EPSILON_GREEDY
+    ties: str = "share"
+
+    def __post_init__(self) -> None:
+        if self.ties not in TIES:
+            raise ValueError(f"`ties` must be one of {', '.join(TIES)}; got {self.ties!r}.")
+
+    @property
+    def code(self) -> int:
+        return EPSILON_GREEDY if self.ties == "first" else EPSILON_SHARED
 
     def parameters(self, num: int) -> np.ndarray:
         return numbers(self.epsilon, num, "epsilon", low=0, high=1)
@@ -85,17 +100,21 @@ class EpsilonGreedy:
 
     def row(self, q: np.ndarray, x: int, k: int, parameter: float) -> np.ndarray:
         row = np.full(len(q), parameter * (1.0 / len(q)))
-        row[q.argmax()] += 1 - parameter
+        if self.ties == "first":
+            row[q.argmax()] += 1 - parameter
+        else:
+            best = q == q.max()
+            row[best] += (1 - parameter) / np.count_nonzero(best)
         return row
 
 
-def Greedy() -> EpsilonGreedy:
+def Greedy(ties: str = "share") -> EpsilonGreedy:
     """The greedy policy: as a target it makes Retrace Watkins' Q(λ).
 
     >>> Greedy().row(np.array([1.0, 3.0]), 0, 0, 0.0)
     array([0., 1.])
     """
-    return EpsilonGreedy(0.0)
+    return EpsilonGreedy(0.0, ties)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +141,7 @@ class Softmax:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Eq. 8: 1 − ε_k on the greedy action, ε_k over the others in proportion to `mu`; ε_k need not go to 0.
+    """Eq. 8: 1 − ε_k on the first greedy action, ε_k over the others in proportion to `mu`; ε_k need not go to 0.
 
     Where `mu` has but one action Eq. 8 is undefined as soon as that one is greedy, so such a `mu` is refused.
 

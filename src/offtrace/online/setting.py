@@ -124,8 +124,9 @@ class Setting:
             scale,
             float(step_size.power),
             float(step_size.offset),
+            step_size.bounded,
         )
-        state, work = self._state(backward, seed)
+        state, work = self._state(backward, step_size.bounded, seed)
         shown = np.full((4, self.num_points), np.nan)
         truth = np.empty((0, 0)) if self.truth is None else self.truth
         curves = compiled.Curves(self.record_every, truth, self.weights, *shown)
@@ -140,7 +141,7 @@ class Setting:
                 break
         return self._learned(state.q, state.visits, shown, None if k >= 0 else -1 - k)
 
-    def _state(self, backward: bool, seed: int) -> "tuple[State, Work]":
+    def _state(self, backward: bool, bounded: bool, seed: int) -> "tuple[State, Work]":
         from offtrace.online import compiled
 
         pairs = self.shape[0] * self.shape[1]
@@ -152,7 +153,8 @@ class Setting:
             visits=np.zeros(self.shape, np.int64),
             words=stream_state(seed),
             alpha=np.zeros(pairs if backward else 0),
-            seen=np.zeros(pairs if self.first_visit else 0, np.int64),
+            seen=np.zeros(pairs if self.first_visit or bounded else 0, np.int64),
+            within=np.zeros(pairs if bounded else 0, np.int64),
             place=np.zeros(pairs if backward else 0, np.int64),
             total=np.zeros(pairs if backward and not self.every_step else 0),
         )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy import float64, uint64
 
 from offtrace.kernels import jit
-from offtrace.online.sequences import EPSILON_GREEDY, FIXED, SOFTMAX
+from offtrace.online.sequences import EPSILON_GREEDY, EPSILON_SHARED, FIXED, SOFTMAX
 
 S11, S17, S19, S23, S41, S45 = (uint64(bits) for bits in (11, 17, 19, 23, 41, 45))
 
@@ -90,6 +90,15 @@ def best_action(q, x):
 
 
 @jit(forceinline=True)
+def num_best(q, x, best):
+    """How many actions are as good as the best."""
+    found = 0
+    for b in range(q.shape[1]):
+        found += 1 if q[x, b] == q[x, best] else 0
+    return found
+
+
+@jit(forceinline=True)
 def fill_row(kind, parameter, table, q, x, best, out):
     """π_k(·|x) from Q(x, ·), written to `out`; what is greedy is not asked of a fixed policy."""
     num_actions = out.size
@@ -101,6 +110,12 @@ def fill_row(kind, parameter, table, q, x, best, out):
         for b in range(num_actions):
             out[b] = parameter * (1.0 / num_actions)
         out[best] += 1 - parameter
+    elif kind == EPSILON_SHARED:
+        part = (1 - parameter) / num_best(q, x, best)
+        for b in range(num_actions):
+            out[b] = parameter * (1.0 / num_actions)
+            if q[x, b] == q[x, best]:
+                out[b] += part
     elif kind == SOFTMAX:
         total = 0.0
         for b in range(num_actions):
@@ -119,7 +134,7 @@ def fill_row(kind, parameter, table, q, x, best, out):
 @jit(forceinline=True)
 def act(kind, parameter, table, q, x, best, words, row):
     """a ~ μ_k(·|x) and μ_k(a|x); ε-greedy needs no row: `each` for every action, the rest for the best."""
-    if kind != EPSILON_GREEDY:
+    if kind != EPSILON_GREEDY and not (kind == EPSILON_SHARED and num_best(q, x, best) == 1):
         fill_row(kind, parameter, table, q, x, best, row)
         a = choose_action(words, row)
         return a, row[a]
@@ -140,7 +155,7 @@ def expect(kind, parameter, table, q, x, best, row):
         for b in range(row.size):
             total += table[x, b] * q[x, b]
         return total
-    if kind == EPSILON_GREEDY:
+    if kind in (EPSILON_GREEDY, EPSILON_SHARED):
         for b in range(row.size):
             total += q[x, b]
         return parameter * (1.0 / row.size) * total + (1 - parameter) * q[x, best]
@@ -151,12 +166,15 @@ def expect(kind, parameter, table, q, x, best, row):
 
 
 @jit(forceinline=True)
-def probability_of(a, kind, parameter, table, x, best, row):
+def probability_of(a, kind, parameter, table, q, x, best, row):
     """π(a|x), where `expect` has been at x."""
     if kind == FIXED:
         return table[x, a]
     if kind == EPSILON_GREEDY:
         return parameter * (1.0 / row.size) + (1 - parameter if a == best else 0.0)
+    if kind == EPSILON_SHARED:
+        part = (1 - parameter) / num_best(q, x, best) if q[x, a] == q[x, best] else 0.0
+        return parameter * (1.0 / row.size) + part
     return row[a]
 
 

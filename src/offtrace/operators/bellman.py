@@ -85,13 +85,18 @@ def evaluate(mdp: FiniteMDP, pi: Any, *, tol: float = 1e-8) -> Solution:
 def optimise(mdp: FiniteMDP, *, tol: float = 1e-8) -> Solution:
     """Q*, and how well it is known.
 
+    At γ = 1 it is solved where episodes that end are best; where others earn more, or none can end, it is refused.
+
     >>> mdp = FiniteMDP(p=[[[1.0], [1.0]]], r=[[1.0, 2.0]], gamma=0.75)
     >>> optimise(mdp).q
     array([[7., 8.]])
     """
-    if mdp.gamma == 1:
-        _refuse_endless(mdp, None)
-    v, num_sweeps, method = solvers.best(mdp, tol=tol)
+    if mdp.gamma == 1 and not every_policy_ends(mdp):
+        from offtrace.operators import shortest_paths
+
+        v, num_sweeps, method = shortest_paths.best(mdp, tol=tol)
+    else:
+        v, num_sweeps, method = solvers.best(mdp, tol=tol)
     q = products.backup(mdp, v, r=mdp.r)
     residual = float(abs(q.max(1) - v).max())
     _, mass = products.masses(mdp)
@@ -143,23 +148,28 @@ def values(mdp: FiniteMDP, q: Any) -> np.ndarray:
 def ended_in(mdp: FiniteMDP, w: np.ndarray) -> None:
     """Refuses γ = 1 where the weights never run out: no fixed point is promised there."""
     if mdp.gamma == 1:
-        _refuse_endless(mdp, w)
+        inside = _staying(mdp, w)
+        if inside.any():
+            x = int(np.argmax(inside))
+            raise ValueError(
+                f"`gamma` = 1 has a fixed point only where every episode ends; this policy stays on from x = {x}."
+            )
 
 
-def _refuse_endless(mdp: FiniteMDP, w: np.ndarray | None) -> None:
-    """A set of states that is never left, and never ends, is found by throwing out whatever leaves it.
+def every_policy_ends(mdp: FiniteMDP) -> bool:
+    """Whether every episode ends, whatever is done."""
+    return not _staying(mdp, None).any()
+
+
+def _staying(mdp: FiniteMDP, w: np.ndarray | None) -> np.ndarray:
+    """(X,) the states from which an episode may never end, found by throwing out whatever leaves them.
 
     With weights: all of a state's weight stays inside. Without: some action stays inside.
     """
-    inside = np.ones(mdp.num_states)
+    inside = np.ones(mdp.num_states, dtype=bool)
     while True:
         stays = np.add.reduceat(mdp.continuing * inside[mdp.successor], mdp.first[:-1]).reshape(mdp.shape) > 1 - 1e-12
         kept = stays.any(1) if w is None else (np.where(stays, w, 0).sum(1) > 1 - 1e-12)
-        new = inside * kept
-        if (new == inside).all():
-            break
-        inside = new
-    if inside.any():
-        x = int(np.argmax(inside))
-        who = "some policy" if w is None else "this policy"
-        raise ValueError(f"`gamma` = 1 has a fixed point only where every episode ends; {who} stays on from x = {x}.")
+        if (inside & kept == inside).all():
+            return inside
+        inside &= kept

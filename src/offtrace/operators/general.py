@@ -128,17 +128,18 @@ class Moments(NamedTuple):
 
     mean: np.ndarray
     variance: np.ndarray
-    """Infinite where the radius is 1 or more."""
+    """Infinite where (x, a) leads to states among which noise grows faster than it is discounted, and only there."""
     radius: float
-    """Spectral radius of γ²P^{c²μ}; the variance is finite where it is below 1."""
+    """Spectral radius of γ²P^{c²μ}; every variance is finite where it is below 1."""
 
 
 def correction_moments(mdp: FiniteMDP, q: Any, *, pi: Any, mu: Any, trace: AnyTrace, tol: float = 1e-8) -> Moments:
-    """Mean and variance of the sampled correction of a Markov trace, exactly, by its second moments.
+    """Mean and variance of the sampled correction of a Markov trace, exactly, for each (x, a).
 
-    Δ(x, a) = δ + γ c(x', a') Δ(x', a') with a' ~ μ, and what comes after x' does not know δ, so that
+    With d = E Δ, what a step adds to what was expected, ε = δ + γ c(x', a') d(x', a') − d(x, a), has mean 0 whatever
+    came before, so that
 
-        E Δ² = E[δ² + 2γ δ u(x')] + γ² Σ_x' p Σ_b μ c² E Δ²,        u(x') = Σ_b μ c E Δ.
+        Var Δ = E[Σ_t γ^2t c_1²…c_t² E[ε_t² | x_t, a_t]] = E ε² + γ² Σ_x' p Σ_b μ c² Var Δ.
 
     Rewards count as r(x, a, x'), without noise of their own.
     """
@@ -161,26 +162,36 @@ def moments(
         return np.add.reduceat(share * numbers, mdp.first[:-1]).reshape(mdp.shape)
 
     if q is None:
-        ended = delta = np.ones(len(mdp.probability))
+        ended = delta = size = np.ones(len(mdp.probability))
     else:
         rewards = mdp.r.ravel()[mdp.rows] if mdp.reward is None else mdp.reward
         ended = rewards - q.ravel()[mdp.rows]
         delta = ended + mdp.gamma * products.expected(pi, q)[mdp.successor]
+        size = abs(rewards) + abs(q).ravel()[mdp.rows] + mdp.gamma * products.expected(pi, abs(q))[mdp.successor]
     going = mdp.continuing
     ending = mdp.probability - going
     w = mu * c
     _check_growth(mdp, w)
     change = average(going, delta) + average(ending, ended)
     mean = bellman.resolve(mdp, np.zeros(mdp.shape), change, w, tol=tol)
+    # the noise of one step: of its outcome, and of the action taken after it
+    carried = mdp.gamma * c * mean
+    u = products.expected(mu, carried)
+    spread = products.expected(mu, (carried - u[:, None]) ** 2)[mdp.successor]
+    here, ahead = mean.ravel()[mdp.rows], u[mdp.successor]
+    noise = average(going, (delta + ahead - here) ** 2 + spread) + average(ending, (ended - here) ** 2)
+    size = np.maximum.reduceat(size + abs(ahead) + abs(here), mdp.first[:-1]).reshape(mdp.shape)
+    known_to = 1e-10 * size + (0 if products.is_small(mdp) else 10 * tol)
+    noise = np.where(noise > known_to**2, noise, 0)  # less is rounding
     radius = mdp.gamma * spectrum.state_radius(mdp, w * c)
-    if radius >= 1:
-        return Moments(mean, np.full(mdp.shape, np.inf), radius)
-    u = products.expected(w, mean)[mdp.successor]
-    square = average(going, delta * (delta + 2 * mdp.gamma * u)) + average(ending, ended**2)
-    squared = mdp.with_gamma(mdp.gamma**2)
-    second = bellman.resolve(squared, np.zeros(mdp.shape), square, w * c, tol=tol)
-    variance = second - mean**2
-    return Moments(mean, np.where(variance > 1e-12 * second, variance, 0), radius)  # less is rounding
+    squared, kept = mdp.with_gamma(mdp.gamma**2), w * c
+    if radius < 1:
+        return Moments(mean, bellman.resolve(squared, np.zeros(mdp.shape), noise, kept, tol=tol), radius)
+    from offtrace.operators import classes
+
+    endless, kept = classes.diverging(squared, kept, noise)
+    variance = bellman.resolve(squared, np.zeros(mdp.shape), noise, kept, tol=tol)
+    return Moments(mean, np.where(products.backup(mdp, endless.astype(np.float64)) > 0, np.inf, variance), radius)
 
 
 def _check_growth(mdp: FiniteMDP, w: np.ndarray) -> None:

@@ -270,7 +270,7 @@ def _sparse(
         if krylov and pace.sweeps_left(high - low, tol) > FEW_SWEEPS:
             trial = v + middle
             goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
-            steps, done = _bicgstab(mdp, w, b, trial, goal)
+            steps, done = bicgstab(mdp, w, b, trial, goal)
             passes += 2 * steps
             if done:
                 return trial, passes, "bicgstab"
@@ -278,7 +278,9 @@ def _sparse(
     return np.add(v, 0.0, out=own), passes, "sweeps"
 
 
-def _bicgstab(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal: float) -> tuple[int, bool]:
+def bicgstab(
+    mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal: float, max_steps: int = MAX_STEPS
+) -> tuple[int, bool]:
     """(I − γ M_w) v = b from v, in place, until the largest residual is at most `goal` or rounding allows no less."""
     from offtrace.operators import compiled
 
@@ -297,7 +299,7 @@ def _bicgstab(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal:
     image, image_2 = np.empty_like(v), np.empty_like(v)
     steps = 0
     floor = 0.0
-    while steps < MAX_STEPS:  # every round starts from the true residual: rounding may have led the other astray
+    while steps < max_steps:  # every round starts from the true residual: rounding may have led the other astray
         times(v, image, b)
         residual = b - image
         largest = float(abs(residual).max())
@@ -306,7 +308,7 @@ def _bicgstab(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal:
             return steps, True
         shadow, direction = residual.copy(), residual.copy()
         before, rho = largest, float(residual @ residual)
-        while steps < MAX_STEPS:
+        while steps < max_steps:
             steps += 1
             alpha = rho / times(direction, image, shadow)[0]
             run(compiled.half_step, residual, alpha, image)
@@ -339,7 +341,7 @@ def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> 
         if changed or known > goal:
             earned = products.expected(policy, mdp.r)
             if band is None:
-                steps, reached = _bicgstab(mdp, policy, earned, v, max(goal, rough))
+                steps, reached = bicgstab(mdp, policy, earned, v, max(goal, rough))
                 known, count = max(goal, rough) if reached else goal, count + 2 * steps  # it will not get closer
             else:
                 v, known, count = _banded(mdp, policy, earned, band), goal, count + 1

@@ -317,7 +317,8 @@ def _explain(window: Window, trace: Any, out: np.ndarray, *, tol: float, validat
 def _readable(name: str, value: Any) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"`{name}` is a masked array, whose own mask would be lost; say it with `mask=`.")
-    if not isinstance(value, np.ndarray):
+    is_array = isinstance(value, np.ndarray)
+    if not is_array:
         try:
             value = np.asarray(value)
         except ValueError:
@@ -326,7 +327,8 @@ def _readable(name: str, value: Any) -> np.ndarray:
     if name in INTEGER and kind not in "iu":
         raise TypeError(f"`{name}` must hold whole numbers, the indices of actions; got dtype {dtype}.")
     if name in BOOLEAN and kind != "b":
-        raise TypeError(f"`{name}` must be boolean; got dtype {dtype}. Use `{name}.astype(bool)`.")
+        remedy = f"{name}.astype(bool)" if is_array else f"np.array({name}, dtype=bool)"
+        raise TypeError(f"`{name}` must be boolean; got dtype {dtype}. Use `{remedy}`.")
     if kind not in "fiub" and dtype.name != "bfloat16":
         raise TypeError(f"`{name}` must hold real numbers; got dtype {dtype}.")
     return value

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from offtrace.arrays import Array, expectation, known, lead, library, namespace, take_action, without_gradient
-from offtrace.likelihoods import tolerance
+from offtrace.likelihoods import Likelihoods
 from offtrace.parameters import check_lambda_shape, check_parameter, like
 from offtrace.refusals import refuse
-from offtrace.returns import checks, corrections, targets
-from offtrace.returns.window import Window, real_rows, shape, taken
+from offtrace.returns import _backend, checks, corrections, targets
+from offtrace.returns.window import Window, likelihoods, real_rows, shape, taken
 from offtrace.traces import OneStep, Retrace
 
 
@@ -33,29 +33,21 @@ def peng_targets(
     """Peng's Q(λ): G_t = r_t + γ_t [(1 − λ) E_π Q(x_{t+1}, ·) + λ G_{t+1}], uncorrected: (n, …).
 
     Its fixed point is that of λμ + (1−λ)π, not of π (Kozuno et al. 2021). Where the trajectory ends, G_{t+1} is
-    E_π Q(x_{t+1}, ·).
+    E_π Q(x_{t+1}, ·). With one λ for each step, `lambda_[t]` belongs to x_t as a trace does: the λ of G_t is
+    `lambda_[t + 1]`, and `lambda_[0]` is never read.
 
     >>> peng_targets(r=np.array([1.0, 2.0]), discount=np.array([0.5, 0.0]), expected_q=np.array([4.0, 9.0]),
     ...              lambda_=0.5)  # 1 + 0.5 (0.5 · 4 + 0.5 · 2)
     array([2.5, 2. ])
     """
     check_parameter("peng_targets", "lambda_", lambda_)
-    r, discount, expected_q = _steps(r, discount, q, pi, expected_q, reset, mask, validate)
-    xp = namespace(r, expected_q)
+    window = Window(r, discount, q=q, pi=pi, expected_q=expected_q, reset=reset, mask=mask)
+    steps = _steps(window, validate, lambda_)
     # G_t = r_t + γ_t (v_{t+1} + λ (G_{t+1} − v_{t+1})): Eq. 3 with v in the place of Q(x_{t+1}, a_{t+1})
-    before = _previous(xp, expected_q)
-    c = _lambdas(lambda_, expected_q)
-    delta = corrections(
-        q_a=before,
-        expected_q=expected_q,
-        r=r,
-        discount=discount,
-        c=c,
-        reset=reset,
-        mask=mask,
-        validate=validate,
-    )
-    return _finish(delta + before, mask, stop_gradient)
+    before = _previous(steps.expected_q)
+    c = _lambdas(lambda_, steps.expected_q)
+    delta = corrections(**_given(steps._replace(q_a=before)), c=c, validate=validate)
+    return _finish(delta + before, steps.mask, stop_gradient)
 
 
 def n_step_targets(
@@ -82,20 +74,18 @@ def n_step_targets(
     """
     if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
         raise ValueError(f"`num_steps` must be a whole number of at least 1; got {num_steps!r}.")
-    r, discount, expected_q = _steps(r, discount, q, pi, expected_q, reset, mask, validate)
-    xp = namespace(r, expected_q)
-    zero = xp.zeros_like(expected_q)
+    window = Window(r, discount, q=q, pi=pi, expected_q=expected_q, reset=reset, mask=mask)
+    steps = _steps(window, validate)
+    xp = namespace(steps.r)
+    zero = xp.zeros_like(steps.r)
+    steps = steps._replace(q_a=zero)
     # One more step is one application of the one-step target to the returns of the next row.
-    out = corrections(
-        q_a=zero, expected_q=expected_q, r=r, discount=discount, c=zero, reset=reset, mask=mask, validate=False
-    )
-    goes_on = _goes_on(xp, out, reset, mask)
-    for _ in range(min(num_steps, r.shape[0]) - 1):
-        ahead = xp.where(goes_on, _following(xp, out), expected_q)
-        out = corrections(
-            q_a=zero, expected_q=ahead, r=r, discount=discount, c=zero, reset=reset, mask=mask, validate=False
-        )
-    return _finish(out, mask, stop_gradient)
+    out = corrections(**_given(steps), c=zero, validate=False)
+    goes_on = _goes_on(steps)
+    for _ in range(min(num_steps, len(zero)) - 1):
+        ahead = xp.where(goes_on, _following(out), steps.expected_q)
+        out = corrections(**_given(steps._replace(expected_q=ahead)), c=zero, validate=False)
+    return _finish(out, steps.mask, stop_gradient)
 
 
 def vtrace_targets(
@@ -118,9 +108,9 @@ def vtrace_targets(
 ) -> Array:
     """V-trace targets of state values, V(x_t) + Δ_t (Espeholt et al. 2018): (n, …).
 
-        Δ_t = min(ρ̄, ρ_t) δ_t + γ_t λ min(c̄, ρ_t) Δ_{t+1},    δ_t = r_t + γ_t V(x_{t+1}) − V(x_t)
+        Δ_t = min(ρ̄, ρ_t) δ_t + γ_t λ_t min(c̄, ρ_t) Δ_{t+1},    δ_t = r_t + γ_t V(x_{t+1}) − V(x_t)
 
-    On state values a step's own ratio counts: c_t, not c_{t+1}, and c_0 is read. `v` is (n+1, …); `next_v`
+    On state values a step's own ratio and λ count: c_t, not c_{t+1}, and c_0 is read. `v` is (n+1, …); `next_v`
     (n, …) gives each step's true successor where it is not `v[t+1]`.
 
     >>> vtrace_targets(v=np.array([1.0, 2.0, 0.0]), r=np.array([0.0, 1.0]), discount=np.array([0.5, 0.0]),
@@ -133,53 +123,48 @@ def vtrace_targets(
         if not value > 0:
             raise ValueError(f"`{name}` must be above 0; got {value}.")
     check_parameter("vtrace_targets", "lambda_", lambda_)
-    v, r, discount = _arrays(v, r, discount)
-    given = _arrays(pi_a, mu_a) if pi_a is not None else _arrays(log_pi_a, log_mu_a)
-    xp = namespace(v, r, *given)
-    names = ("pi_a", "mu_a") if pi_a is not None else ("log_pi_a", "log_mu_a")
-    window = Window(r, discount, reset=reset, mask=mask, **dict(zip(names, given, strict=True)))
-    shape(window)
-    if tuple(v.shape) != (r.shape[0] + 1, *r.shape[1:]):
+    r, v = _array(r), _array(v)
+    if tuple(v.shape) != (len(r) + 1, *r.shape[1:]):
         raise ValueError(f"`v` must have one row more than `r`, {tuple(r.shape)}; got {tuple(v.shape)}.")
-    if validate and known(v, next_v, *window):
-        checks.check_likelihoods(window, Retrace(), tol=tolerance(*given))
-        real = real_rows(window)
-        refuse(real & ~xp.isfinite(v[:-1]), "v", "must be finite in every real step", v)
-        read = real & (discount != 0)
+    names = {"pi_a": pi_a, "mu_a": mu_a} if pi_a is not None else {"log_pi_a": log_pi_a, "log_mu_a": log_mu_a}
+    window, tol = _ready(
+        Window(r, discount, q_a=v[:-1], expected_q=v[1:], reset=reset, mask=mask, **names), lambda_, next_v
+    )
+    shape(window)
+    if next_v is not None:
+        successors, _ = _ready(Window(window.r, window.discount, expected_q=next_v))
+        if tuple(successors.expected_q.shape) != tuple(window.r.shape):
+            raise ValueError(f"`next_v` must have the shape of `r`, {tuple(r.shape)}; got {np.shape(next_v)}.")
+        window = window._replace(expected_q=successors.expected_q)
+    if validate and known(*window):
+        xp, real = namespace(*window), real_rows(window)
+        checks.check_likelihoods(window, Retrace(), tol=tol)
+        refuse(real & ~xp.isfinite(window.q_a), "v", "must be finite in every real step", window.q_a)
+        bad = real & (window.discount != 0) & ~xp.isfinite(window.expected_q)
         if next_v is None:
             checks.check_successors(window)
-            refuse(read & ~xp.isfinite(v[1:]), "v", "must be finite after every step that goes on", v[1:])
+            refuse(bad, "v", "must be finite after every step that goes on", window.expected_q)
         else:
-            refuse(read & ~xp.isfinite(next_v), "next_v", "must be finite where the discount is not 0", next_v)
-    if mask is not None:  # a masked row's likelihoods may hold anything
-        given = [xp.where(mask, value, 1) for value in given]
-    ratio = given[0] / given[1] if pi_a is not None else xp.exp(given[0] - given[1])
-    successor = v[1:] if next_v is None else next_v
-    # Δ_t = ρ̄_t δ_t + γ_t c_t Δ_{t+1}: the kernel takes c from the row after, so it is handed one row later
-    weight = xp.where(ratio < rho_bar, ratio, rho_bar)
+            refuse(bad, "next_v", "must be finite where the discount is not 0", window.expected_q)
+    given = likelihoods(window)
+    weight = _at_most(rho_bar, given)
     zero = weight * 0
-    delta = weight * corrections(
-        q_a=v[:-1],
-        expected_q=successor,
-        r=r,
-        discount=discount,
-        c=zero,
-        reset=reset,
-        mask=mask,
-        validate=validate,
-    )
-    c = _lambdas(lambda_, weight) * xp.where(ratio < c_bar, ratio, c_bar)
-    out = corrections(
-        q_a=zero,
-        expected_q=zero,
-        r=delta,
-        discount=discount,
-        c=_previous(namespace(c), c),
-        reset=reset,
-        mask=mask,
-        validate=False,
-    )
-    return _finish(out + v[:-1], mask, stop_gradient)
+    # Δ_t = ρ̄_t δ_t + γ_t c_t Δ_{t+1}: the kernel takes c from the row after, so it is handed one row later
+    delta = weight * corrections(**_given(window), c=zero, validate=validate)
+    c = _lambdas(lambda_, weight) * _at_most(c_bar, given)
+    out = corrections(**_given(window._replace(r=delta, q_a=zero, expected_q=zero)), c=_previous(c), validate=False)
+    return _finish(out + window.q_a, window.mask, stop_gradient)
+
+
+def _at_most(bar: float, given: Likelihoods) -> Array:
+    """min(bar, ρ_t). Where it is the bar nothing is divided, so that a small μ makes no gradient overflow."""
+    xp = given.xp
+    if given.pi_a is not None and given.mu_a is not None:
+        below = given.pi_a < bar * given.mu_a
+        return xp.where(below, given.pi_a / xp.where(below, given.mu_a, 1), bar)
+    log_ratio = given.log_ratio()
+    below = log_ratio < np.log(bar)
+    return xp.where(below, xp.exp(xp.where(below, log_ratio, 0)), bar)
 
 
 def c_trace_targets(
@@ -205,37 +190,62 @@ def c_trace_targets(
     array([2.5])
     """
     check_parameter("c_trace_targets", "alpha", alpha)
-    q, a, r, discount, pi, mu = _arrays(q, a, r, discount, pi, mu)
-    mixed = alpha * pi + (1 - alpha) * mu
-    window = Window(r, discount, q=q, a=a, pi=mu, mask=ends.get("mask"))
+    if np.ndim(alpha):
+        raise ValueError(f"`alpha` must be one number; got shape {tuple(np.shape(alpha))}.")
+    validate = ends.pop("validate", True)
+    rest = {name: ends.pop(name, None) for name in ("q_a", "expected_q", "reset", "mask")}
+    window, tol = _ready(Window(r, discount, q=q, a=a, pi=pi, **rest), mu, alpha, lambda_)
     shape(window)
-    if known(*window):
+    behaviour, rounding = _ready(Window(window.r, window.discount, pi=_array(mu)))
+    tol, mu = max(tol, rounding), behaviour.pi
+    if tuple(mu.shape) != tuple(window.pi.shape):
+        raise ValueError(f"`mu` must have the shape of `pi`, {tuple(window.pi.shape)}; got {tuple(mu.shape)}.")
+    seen = known(*window, mu)
+    if seen:
         checks.check_actions(window)
-        if ends.get("validate", True):
-            checks.check_policy(window, "mu", mu, tol=tolerance(mu))
-    mu_a = take_action(mu[: r.shape[0]], taken(window))
-    return targets(q=q, a=a, r=r, discount=discount, pi=mixed, mu_a=mu_a, trace=Retrace(lambda_), **ends)
+    if seen and validate:
+        checks.check_policy(window, "pi", window.pi, tol=tol)
+        checks.check_policy(window, "mu", mu, tol=tol)
+    mixed = alpha * window.pi + (1 - alpha) * mu
+    window = window._replace(pi=mixed, mu_a=take_action(mu[: len(window.r)], taken(window)))
+    if seen and validate and known(alpha):
+        checks.check(window, Retrace(), tol=tol)
+    given = {name: value for name, value in window._asdict().items() if value is not None}
+    out = targets(**given, trace=Retrace(lambda_), validate=False, **ends)
+    if validate and known(out):
+        checks.check_result(window, out)
+    return out
 
 
-def _steps(
-    r: Any, discount: Any, q: Any, pi: Any, expected_q: Any, reset: Any, mask: Any, validate: bool
-) -> list[Array]:
-    """r, discount and E_π Q of every step's successor, checked as `targets` checks them, 0 where it is not read."""
-    given = [None if value is None else _arrays(value)[0] for value in (q, pi, expected_q)]
-    window = Window(*_arrays(r, discount), q=given[0], pi=given[1], expected_q=given[2], reset=reset, mask=mask)
+def _ready(window: Window, *others: Any) -> tuple[Window, float]:
+    """As `targets` makes it: arrays of the one library, float32 at least; and the tolerance for what came in."""
+    kind = library(*window, *others)
+    if kind == "torch" and library(*window) == "numpy":
+        window = window._replace(r=namespace(*others).as_tensor(_array(window.r)))
+    return _backend(kind).ready(window)
+
+
+def _steps(window: Window, validate: bool, *others: Any) -> Window:
+    """With E_π Q of every step's successor, checked as `targets` checks it, and 0 where it is not read."""
     if window.expected_q is None and (window.q is None or window.pi is None):
         raise TypeError("give `q=` and `pi=`, or `expected_q=` (the value of each step's true successor).")
+    window, tol = _ready(window, *others)
     shape(window)
     if validate and known(*window):
-        checks.check(window, OneStep(), tol=tolerance(*window))
+        checks.check(window, OneStep(), tol=tol)
     expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
-    xp = namespace(*window)
-    read = window.discount != 0 if mask is None else mask & (window.discount != 0)
-    return [window.r, window.discount, xp.where(read, expected, xp.zeros_like(expected))]
+    xp = namespace(window.r)
+    read = real_rows(window) & (window.discount != 0)
+    return window._replace(expected_q=xp.where(read, expected, xp.zeros_like(expected)))
 
 
-def _arrays(*values: Any) -> list[Array]:
-    return [np.asarray(value) if library(value) == "numpy" else value for value in values]
+def _given(window: Window) -> dict[str, Any]:
+    """What `corrections` takes of it."""
+    return {name: getattr(window, name) for name in ("q_a", "expected_q", "r", "discount", "reset", "mask")}
+
+
+def _array(values: Any) -> Array:
+    return np.asarray(values) if library(values) == "numpy" else values
 
 
 def _lambdas(lambda_: Any, rows: Array) -> Array:
@@ -245,24 +255,22 @@ def _lambdas(lambda_: Any, rows: Array) -> Array:
     return lead(like(lambda_, rows), np.ndim(rows)) * namespace(rows).ones_like(rows)
 
 
-def _previous(xp: Any, rows: Array) -> Array:
+def _previous(rows: Array) -> Array:
     """Row t−1 in row t, and zeros in the first."""
+    xp = namespace(rows)
     return xp.concatenate([xp.zeros_like(rows[:1]), rows[:-1]])
 
 
-def _following(xp: Any, rows: Array) -> Array:
+def _following(rows: Array) -> Array:
     """Row t+1 in row t, and zeros in the last."""
+    xp = namespace(rows)
     return xp.concatenate([rows[1:], xp.zeros_like(rows[:1])])
 
 
-def _goes_on(xp: Any, rows: Array, reset: Array | None, mask: Array | None) -> Array:
+def _goes_on(window: Window) -> Array:
     """True where row t+1 continues row t."""
-    begins = xp.zeros_like(rows, dtype=bool)
-    if reset is not None:
-        begins = begins | reset
-    if mask is not None:
-        begins = begins | ~mask
-    return _following(xp, ~begins)
+    real = real_rows(window)
+    return _following(real if window.reset is None else real & ~window.reset)
 
 
 def _finish(rows: Array, mask: Array | None, stop_gradient: bool) -> Array:

@@ -33,6 +33,9 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
     """Q(x_t, a_t) + Δ_t for every row of a window."""
     if stop_gradient or not torch.is_grad_enabled() or not _needs_gradient(given, trace):
         if _on_cpu(given) and not _is_own_torch_code(trace):
+            for name in BOOLEAN:
+                if isinstance(getattr(given, name), Tensor):
+                    _readable(name, getattr(given, name))  # refused here, where a tensor is told what a tensor can do
             shared = Window(*(_array(value) if isinstance(value, Tensor) else value for value in given))
             trace, tol = _on_host(trace), tolerance(*given) if validate else None
             out = None

@@ -120,9 +120,10 @@ def _asked(traces: Sequence[Any] | None, lambdas: Sequence[float]) -> list[tuple
         if isinstance(given, str):
             given = type(trace_by_name(given))
         if isinstance(given, type) and issubclass(given, Trace):
-            found += [(given.name, float(trace.lambda_), trace) for trace in _family(given, lambdas)]
+            name = getattr(given, "name", given.__name__)  # one's own need not have a name
+            found += [(name, float(trace.lambda_), trace) for trace in _family(given, lambdas)]
         elif isinstance(given, Trace):
-            found.append((given.name, float(given.lambda_), given))
+            found.append((getattr(given, "name", type(given).__name__), float(given.lambda_), given))
         elif callable(given):
             found.append((getattr(given, "__name__", type(given).__name__), None, given))
         else:

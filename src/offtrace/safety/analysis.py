@@ -64,7 +64,7 @@ class Analysis:
 
     @property
     def best(self) -> Row:
-        """Of the rows that are safe by theorem, the one of the fewest samples by estimate; of equals, Retrace."""
+        """Of the rows that are safe by theorem, the one of the fewest samples by a bound; of equals, Retrace."""
         safe = [row for row in self.rows if row.verdict == BY_THEOREM] or [r for r in self.rows if r.verdict == HERE]
         least = min(safe or self.rows, key=lambda row: (row.cost, row.iterations or math.inf))
         equal = [row for row in safe if row.cost <= least.cost * (1 + 1e-6) and math.isfinite(row.cost)] or [least]
@@ -82,7 +82,7 @@ class Analysis:
         steps = f"{best.iterations:,.0f} step{'' if best.iterations == 1 else 's'} of R to {self.accuracy:g}"
         spread = math.sqrt(best.target_variance)
         reason = f"{sure}, {steps}, a sampled target is off by {spread:.3g} on average"
-        return f"Use {best.label}: of what is safe here it needs the fewest samples, by estimate ({reason})."
+        return f"Use {best.label}: of what is safe here it needs the fewest samples, by a bound ({reason})."
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -169,7 +169,13 @@ class Analysis:
         mdp = self.mdp
         name = f"{mdp.name}: " if mdp.name else ""
         title = f"{name}{mdp.num_states:,} states, {mdp.num_actions} actions, γ = {mdp.gamma:g}"
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
+        table = Table(
+            title=Text(title, style="table.title"),
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            padding=(0, 1, 0, 0),
+            show_edge=False,
+        )
         table.add_column("trace", no_wrap=True)
         for heading in ("λ", "safe", "‖A‖", "ρ(A)", "steps", "var Σc", "target ±"):
             table.add_column(heading, justify="left" if heading == "safe" else "right", no_wrap=True)
@@ -180,7 +186,7 @@ class Analysis:
             mark, aware = "~" if row.sampled else "", "~" if row.variance_radius is None else ""
             style = {BY_THEOREM: "green", HERE: "yellow", DIVERGES: "bold red", UNKNOWN: "dim"}[row.verdict]
             table.add_row(
-                row.trace if row.trace != previous else "",
+                Text(row.trace if row.trace != previous else ""),
                 "" if row.lambda_ is None or row.label == row.trace else f"{row.lambda_:g}",
                 Text(row.verdict.upper() if row.verdict == DIVERGES else row.verdict, style=style),
                 "?" if row.contraction is None else f"{mark}{_factor(row.contraction)}",
@@ -191,7 +197,7 @@ class Analysis:
                 style="bold" if row is self.best else "",
             )
             previous = row.trace
-        console.print(textwrap.fill(self.recommendation, WIDTH - 1), style="bold", highlight=False)
+        console.print(textwrap.fill(self.recommendation, WIDTH - 1), style="bold", highlight=False, markup=False)
         console.print()
         console.print(table)
         for label, meaning in LEGEND.items():
@@ -200,7 +206,7 @@ class Analysis:
             console.print(wrapped, style="dim", highlight=False)
         same = [f"The same here: {', '.join(f'{one} as {other}' for one, other in twins.items())}."] if twins else []
         for note in (*same, *self.notes()):
-            console.print(textwrap.fill(note, WIDTH - 1), highlight=False)
+            console.print(textwrap.fill(note, WIDTH - 1), highlight=False, markup=False)
 
 
 LEGEND = {
@@ -214,6 +220,7 @@ LEGEND = {
 
 
 def _factor(value: float) -> str:
+    value = 0.0 if abs(value) < 5e-4 else value  # rounding may leave less than nothing
     return f"{value:.3f}" if value < 10 else f"{value:.3g}"
 
 

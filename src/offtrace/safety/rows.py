@@ -38,13 +38,13 @@ class Row:
     iterations: float | None
     """Of R until the error is `accuracy` of what it was, from whatever Q it starts; None where it is not known."""
     variance_radius: float | None
-    """Spectral radius of γ²P^{c²μ}; at 1 and above the variance is infinite. None where it was not computed."""
+    """Spectral radius of γ²P^{c²μ}; below 1 every variance is finite. None where it was not computed."""
     trace_variance: float
     """Of Σ_t γ^t c_1…c_t, averaged over (x, a)."""
     target_variance: float
     """Of a sampled target, averaged over (x, a)."""
     cost: float
-    """Samples for each (x, a) until every error is within accuracy, by the estimate in `docs/safety.md`."""
+    """At most so many samples for each (x, a) until every error is within accuracy: the bound in `docs/safety.md`."""
     sampled: bool = False
     """The contraction was estimated from trajectories, not computed; the variances of a trajectory-aware trace
     always are."""
@@ -102,12 +102,14 @@ class Setting:
     def cost(self, iterations: float | None, variance: float) -> float:
         """Iterations × the samples that keep the noise of each, which piles up to 1/(1 − rate), within accuracy.
 
-        `variance` is the largest of any (x, a), at Q or at Q^π: an error is a maximum, and so is its noise.
+        `variance` is the largest of any (x, a), at Q or at Q^π: an error is a maximum, and so is its noise. The noise
+        of all iterations counts as if it had one sign, so this is a bound, and may be hundreds of times too high.
         """
         if iterations is None or not math.isfinite(iterations + variance):
             return math.inf
         within = self.accuracy * self.scale * (1 - self.accuracy ** (1 / iterations))
-        return iterations * max(1.0, variance / within**2 if within else math.inf if variance else 1.0)
+        noise = math.sqrt(variance) / within if within else math.inf if variance else 0.0
+        return iterations * max(1.0, noise * noise)
 
 
 MAX_POWERS = 500

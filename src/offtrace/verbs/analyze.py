@@ -2,8 +2,8 @@
 
 import csv
 import json as json_module
-import zipfile
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,16 +11,22 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from offtrace import policies
 from offtrace import safety as room
+from offtrace.files import read_npy, read_npz, regular_file
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP, from_data, from_gymnasium
 from offtrace.mdp.finite import checked_gamma
 from offtrace.mdp.gymnasium import PACKAGES
 from offtrace.operators import q_star
 from offtrace.safety.rows import BY_THEOREM
 
+MAX_LOG = 64 << 20
+"""Bytes of a log as text."""
+MAX_PAIRS = 1 << 22
+"""States × actions of a model that is counted from a log."""
 COLUMNS = ("state", "action", "reward", "next_state", "terminated")
 
 
@@ -82,7 +88,7 @@ def analyze(
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("left:"), TimeRemainingColumn())
     shown = Console(stderr=True)
     with Progress(*bar, console=shown, transient=True, disable=not shown.is_terminal) as progress:
-        task = progress.add_task(inner.name or mdp, total=None)
+        task = progress.add_task(escape(inner.name or mdp), total=None)
         analysis = room.analyze(
             model,
             pi=pi,
@@ -99,11 +105,11 @@ def analyze(
         shown_mu = behaviour or (
             "as counted" if mu is None else "as in the file" if "mu" in given else "epsilon_greedy:0.1"
         )
-        console.print(f"π: {shown_pi}   μ: {shown_mu}", highlight=False)
+        console.print(f"π: {shown_pi}   μ: {shown_mu}", highlight=False, markup=False)
         analysis.print(console)
     if output is not None:
         files = write(analysis, output)
-        console.print(f"Written to [bold]{output}/[/bold]: {', '.join(files)}", highlight=False)
+        console.print(f"Written to [bold]{escape(str(output))}/[/bold]: {', '.join(files)}", highlight=False)
 
 
 def prepare(output: Path) -> None:
@@ -145,7 +151,10 @@ def load(name: str, gamma: float | None) -> tuple[FiniteMDP | CountedMDP, dict[s
         if not path.exists():
             raise ValueError(f"`mdp`: there is no file {name!r}.")
         arrays = _read_csv(path) if path.suffix == ".csv" else _read_npz(path)
-        return _from_arrays(arrays, name, gamma)
+        try:
+            return _from_arrays(arrays, name, gamma)
+        except TypeError as error:  # an array of another kind than it should be
+            raise ValueError(f"`mdp`: {name}: {error}") from None
     discount = {} if gamma is None else {"gamma": checked_gamma(gamma)}
     if name in MDPS:
         if name == "random_walk" and gamma is None:
@@ -172,40 +181,41 @@ def _made(make: Callable[[], FiniteMDP], name: str) -> FiniteMDP:
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is no .npz")
-        with np.load(path) as file:  # arrays only: a pickle is refused
-            return {key: _numbers(file[key], key) for key in file.files}
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"`mdp`: {path} cannot be read: {error}") from None
+        return read_npz(path)
     except ValueError as error:
-        raise ValueError(f"`mdp`: {path} must hold arrays of numbers: {error}.") from None
-
-
-def _numbers(array: np.ndarray, key: str) -> np.ndarray:
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{key} has dtype {array.dtype}")
-    return array
+        raise ValueError(f"`mdp`: {error}.") from None
 
 
 def _read_csv(path: Path) -> dict[str, np.ndarray]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file) if row]
+        log = regular_file(path, MAX_LOG)
+    except ValueError as error:
+        raise ValueError(f"`mdp`: {error}.") from None
+    try:
+        with log.open(newline="", encoding="utf-8-sig") as file:
+            return _columns(csv.reader(file), path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"`mdp`: {path} cannot be read: {error}") from None
-    header = [cell.strip() for cell in rows[0]] if rows else []
+
+
+def _columns(rows: Iterator[list[str]], path: Path) -> dict[str, np.ndarray]:
+    """Row by row, so that a log takes no more memory than its numbers."""
+    rows = (row for row in rows if row)
+    header = [cell.strip() for cell in next(rows, [])]
     missing = [column for column in COLUMNS if column not in header]
     if missing:
         raise ValueError(f"`mdp`: {path} must have the columns {', '.join(COLUMNS)}; {missing[0]} is missing.")
     places = [header.index(column) for column in COLUMNS]
     truth = {"true": "1", "false": "0"}
-    table = np.empty((len(rows) - 1, len(COLUMNS)))
-    for number, row in enumerate(rows[1:]):
+    numbers = array("d")
+    for number, row in enumerate(rows, start=1):
         try:
-            table[number] = [truth.get(row[place].strip().lower(), row[place]) for place in places]
+            numbers.extend([float(truth.get(row[place].strip().lower(), row[place])) for place in places])
         except (ValueError, IndexError):
-            raise ValueError(f"`mdp`: {path} must hold numbers; row {number + 1} is {','.join(row)!r}.") from None
+            shown = repr(",".join(row))
+            shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
+            raise ValueError(f"`mdp`: {path} must hold numbers; row {number} is {shown}.") from None
+    table = np.array(numbers).reshape(-1, len(COLUMNS))
     return dict(zip(COLUMNS, table.T, strict=True))
 
 
@@ -217,7 +227,9 @@ def _from_arrays(
     discount = gamma if gamma is not None else arrays["gamma"].item() if "gamma" in arrays else 0.99
     given = {key: arrays[key] for key in ("pi", "mu") if key in arrays}
     if "p" in arrays and "r" in arrays:
-        grid = tuple(arrays["grid"].ravel().tolist()) if "grid" in arrays else None
+        if "grid" in arrays and arrays["grid"].shape != (2,):
+            raise ValueError(f"`mdp`: grid in {name} must be (rows, columns); got shape {arrays['grid'].shape}.")
+        grid = tuple(arrays["grid"].tolist()) if "grid" in arrays else None
         named: dict[str, Any] = {"name": Path(name).stem, "grid": grid}
         return FiniteMDP(
             p=arrays["p"], r=arrays["r"], gamma=discount, terminates=arrays.get("terminates"), **named
@@ -231,6 +243,15 @@ def _from_arrays(
         if broken.any():
             rule = "0 or 1" if most == 1 else "whole numbers"
             raise ValueError(f"`mdp`: {column} in {name} must be {rule}; got {values[broken][0]:g}.")
+    num_states, num_actions = (
+        1 + max(float(arrays[column].max(initial=0)) for column in columns)
+        for columns in (("state", "next_state"), ("action",))
+    )
+    if num_states * num_actions > MAX_PAIRS:
+        raise ValueError(
+            f"`mdp`: {name} must have at most {MAX_PAIRS:,} pairs (x, a); got {num_states:,.0f} states × "
+            f"{num_actions:,.0f} actions by its largest numbers. Number them from 0 on, without gaps."
+        )
     counted = from_data(
         states=arrays["state"].astype(np.int64),
         actions=arrays["action"].astype(np.int64),
@@ -248,12 +269,9 @@ def policy(text: str, mdp: FiniteMDP, name: str) -> np.ndarray:
     kind, _, number = text.partition(":")
     if text.endswith(".npy"):
         try:
-            array = np.load(text)  # arrays only: a pickle is refused
-        except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"`{name}`: {text} cannot be read: {error}") from None
-        if array.dtype.kind not in "fiub":
-            raise ValueError(f"`{name}`: {text} must hold numbers; got {array.dtype}.")
-        return array
+            return read_npy(text)
+        except ValueError as error:
+            raise ValueError(f"`{name}`: {error}.") from None
     makers = {
         "uniform": lambda q, _: policies.uniform(q),
         "greedy": lambda q, _: policies.greedy(q),
