@@ -6,9 +6,10 @@ print(ot.doctor.check(my_retrace))
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from offtrace.doctor import search
+from offtrace.doctor import search, terms
 from offtrace.doctor.answers import Answer, Run, perform, read
 from offtrace.doctor.conventions import (
     Convention,
@@ -219,8 +220,12 @@ def _unknown(
     best = max(plain, key=lambda answer: closest(answer)[1])
     fit = Fit(closest(best)[0], best)
     parting = _parting(fit)
-    found = search.evidence(fn, best, fit.guess, parting["window"])
-    return _verdict(fn, "unknown", fit, right=False, evidence=tuple(found), **parting)
+    parted = terms.parted(fn, best, replace(fit.guess, algorithm="retrace"))
+    explained = bool(parted) and all(x.named for x in parted)
+    found = [] if explained else search.evidence(fn, best, fit.guess, parting["window"])
+    return _verdict(
+        fn, "unknown", fit, right=False, evidence=tuple(found), terms=tuple(x.says for x in parted), **parting
+    )
 
 
 def _parting(fit: Fit) -> dict[str, Any]:

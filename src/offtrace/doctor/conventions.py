@@ -61,6 +61,8 @@ class Convention:
     flags: str = "bool"
     adapter: Callable[[Any], Any] | None = field(default=None, compare=False)
     reads: frozenset[str] = frozenset()
+    beside: tuple[Golden, ...] = ()
+    """What stands beside a window in a batch, if not its usual companions."""
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -91,7 +93,7 @@ class Convention:
 
     def streams(self, window: Golden) -> tuple[Golden, ...]:
         """The window, and what stands beside it in a batch."""
-        return (window, *companions(window)) if self.batched else (window,)
+        return (window, *(self.beside or companions(window))) if self.batched else (window,)
 
     def call(self, fn: Callable[..., Any], window: Golden) -> Any:
         """The function's raw answer; what it prints is not the doctor's, and its own exit is an error like others."""

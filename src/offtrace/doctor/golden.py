@@ -366,6 +366,35 @@ def _large_windows() -> tuple[Golden, ...]:
     )
 
 
+def _probe(name: str, rng: random.Random, *, terminated: tuple[int, ...] = ()) -> Golden:
+    """Five steps, three actions whose values are far apart, and no number that could be taken for another."""
+    n, order = 5, [-2.25, 0.5, 3.0]
+
+    def chances() -> Row:
+        parts = [rng.choice((1, 2, 3, 5, 8, 40)) for _ in order]  # ratios far below and far above 1
+        return tuple(x / sum(parts) for x in parts)
+
+    return Golden(
+        name=name,
+        q=tuple(tuple(x + rng.randint(-4, 4) / 8 for x in rng.sample(order, 3)) for _ in range(n + 1)),
+        pi=tuple(chances() for _ in range(n + 1)),
+        mu=tuple(chances() for _ in range(n + 1)),
+        a=tuple(rng.randrange(3) for _ in range(n + 1)),
+        r=tuple(rng.randint(-24, 24) / 8 for _ in range(n)),
+        terminated=tuple(t in terminated for t in range(n)),
+        truncated=(False,) * n,
+        starts=tuple(t - 1 in terminated for t in range(n)),
+        real=(True,) * n,
+        gamma=0.8125,
+        lambda_=0.6875,
+    )
+
+
+_PROBING = random.Random(1951)
+PROBES = tuple(_probe(f"probe {k}", _PROBING) for k in range(6))
+ENDING = tuple(_probe(f"probe with ends {t}", _PROBING, terminated=(t,)) for t in (1, 2, 4))
+"""Windows in which terms are measured, without and with ends."""
+
 LARGE = _large_windows()
 """What only looks right in a short window, with two actions or with γ = 1 − γ, is found out here."""
 CONFIRMING = LARGE[:4]

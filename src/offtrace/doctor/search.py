@@ -22,6 +22,7 @@ from offtrace.doctor.mistakes import (
     targets,
 )
 
+EXACT = tuple(w for w in GOLDEN if w.n <= 2 and w.name != TINY_MU)
 COMMON_LAMBDAS = (1.0, 0.95, 0.9, 0.99, 0.97, 0.8, 0.75, 0.7, 0.5, 0.25)
 
 
@@ -206,6 +207,9 @@ def rounded(answer: Answer, algorithms: tuple[str, ...], given: float | None) ->
         if not tried.made:
             continue
         off = answer.off(tried.targets, tried.base)[:, here]
+        # Rounding leaves short windows of round numbers exact; anything else does not.
+        exact = np.array([place(int(column))[0] in EXACT for column in answer.columns[here]])
+        off = off + np.where((off[:, exact] > 1e-7).any(axis=1), np.inf, 0.0)[:, None]
         worst = np.where(np.isfinite(off).all(axis=1), np.nan_to_num(off, nan=np.inf).max(axis=1), np.inf)
         i = int(np.argmin(worst))
         if worst[i] <= loose and (best is None or worst[i] < best[1]):

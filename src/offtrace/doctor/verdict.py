@@ -40,6 +40,8 @@ class Verdict:
     given_row: tuple[float, ...] = ()
     expected_row: tuple[float, ...] = ()
     term: str = ""
+    terms: tuple[str, ...] = ()
+    """Of a mistake that is not in the list: the terms of Eq. 3 that part, as measured."""
     evidence: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tolerance: float = 0.0
@@ -85,7 +87,9 @@ class Verdict:
             "mistake": f"MISTAKE in `{self.function}`: {titles}{extra}.",
             "mistakes": f"TWO MISTAKES in `{self.function}`: {titles}{extra}.",
             "ambiguous": f"WRONG: `{self.function}` has a mistake, and {fitting} explanations fit equally:",
-            "unknown": f"WRONG: `{self.function}` goes wrong in a way that is not in the list of known mistakes.",
+            "unknown": f"WRONG: `{self.function}` goes wrong in a way that is not in the list of known mistakes."
+            if not self.terms
+            else f"WRONG: in `{self.function}` {'; and '.join(self.terms)}.",
         }[self.kind]
         return textwrap.fill(text, WIDTH)
 
@@ -117,6 +121,8 @@ class Verdict:
                 out += _wrap("- " + "; and ".join(MISTAKES[name].title for name in names), hanging=2)
         if self.kind == "unknown":
             out += ["", *_wrap(f"Nearest to it: {self._name()}.")]
+            if self.terms:
+                out += _wrap("This was measured: rewards and values were changed one at a time.")
         return out
 
     def _theory(self) -> list[str]:
