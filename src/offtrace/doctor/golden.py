@@ -371,15 +371,17 @@ def _probe(name: str, rng: random.Random, *, terminated: tuple[int, ...] = ()) -
     n, order = 5, [-2.25, 0.5, 3.0]
 
     def chances() -> Row:
-        parts = [rng.choice((1, 2, 3, 5, 8, 40)) for _ in order]  # ratios far below and far above 1
+        parts = [rng.choice((1, 2, 3, 5, 8, 24)) for _ in order]
         return tuple(x / sum(parts) for x in parts)
 
+    pi, mu = (tuple(chances() for _ in range(n + 1)) for _ in range(2))
+    highest = [max(range(3), key=lambda b: p[b] / m[b]) for p, m in zip(pi, mu, strict=True)]
     return Golden(
         name=name,
         q=tuple(tuple(x + rng.randint(-4, 4) / 8 for x in rng.sample(order, 3)) for _ in range(n + 1)),
-        pi=tuple(chances() for _ in range(n + 1)),
-        mu=tuple(chances() for _ in range(n + 1)),
-        a=tuple(rng.randrange(3) for _ in range(n + 1)),
+        pi=pi,
+        mu=mu,
+        a=tuple(highest[t] if t % 2 else rng.randrange(3) for t in range(n + 1)),  # ratios below 1 and above
         r=tuple(rng.randint(-24, 24) / 8 for _ in range(n)),
         terminated=tuple(t in terminated for t in range(n)),
         truncated=(False,) * n,

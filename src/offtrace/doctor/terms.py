@@ -175,18 +175,12 @@ def _own(responses: list[Response], near: float) -> Iterator[Term]:
 def _carried(responses: list[Response], near: float) -> Iterator[Term]:
     """c: how much more of the step after reaches a target than of the step."""
     gamma = responses[0].gamma
-    for x in responses:
-        for t, far in itertools.product(range(x.n), range(1, x.n)):
-            if t + far >= x.n:
-                continue
-            if far > 1 and abs(x.rewards[t, t + far]) <= near < min(abs(x.rewards[t, t + 1 : t + far]).min(), 1):
-                reached = f"{far - 1} step{'s' * (far > 2)}"
-                product = np.prod(coefficients(x.window, "retrace", x.lambda_)[t + 1 : t + far + 1])
-                if gamma**far * product > 10 * near:
-                    yield Term(
-                        "G_{t+1}", f"a target reaches {reached} ahead and no further: G_{{t+1}} is not complete"
-                    )
-                    return
+    for far in range(2, responses[0].n):
+        nearer, further = (np.concatenate([np.diag(x.rewards, k) for x in responses]) for k in (far - 1, far))
+        if np.abs(further).max() <= near < np.abs(nearer).max():
+            reached = f"{far - 1} step{'s' * (far > 2)}"
+            yield Term("G_{t+1}", f"a target reaches {reached} ahead and no further: G_{{t+1}} is not complete")
+            return
     points, factors = [], []
     for x in responses:
         for t in range(x.n - 1):
