@@ -3,7 +3,9 @@ mistakes at once are never given a wrong name, and what is not in the list gets 
 
 import functools
 import importlib
+import importlib.util
 import itertools
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.doctor import MISTAKES, Verdict, check, search
+from offtrace.doctor.conventions import libraries
 from offtrace.doctor.golden import GAMMA, GOLDEN, LAMBDA, WINDOWS, Golden, _rough
 from offtrace.doctor.mistakes import (
     ALGORITHMS,
@@ -713,3 +716,244 @@ def test_arguments_are_checked() -> None:
     not_a_function: Any = 3
     with pytest.raises(TypeError, match="`fn` must be a function"):
         check(not_a_function)
+
+
+# -- what a user who expects Retrace needs to hear ----------------------------------------------------------------
+
+
+def carried(q, a, r, discount, pi, c, values=None) -> np.ndarray:
+    """The recursion with any c, and any values in place of E_π Q."""
+    g = r + discount * ((pi * q).sum(-1) if values is None else values)[1:]
+    for t in reversed(range(len(r) - 1)):
+        g[t] += discount[t] * c[t + 1] * (g[t + 1] - q[t + 1, a[t + 1]])
+    return g
+
+
+def clipped(pi, mu, a, lam) -> np.ndarray:
+    return lam * np.minimum(1.0, taken(pi, a) / taken(mu, a))
+
+
+def deaf_to_mu(q, a, r, discount, pi, mu, lam):
+    return carried(q, a, r, discount, pi, np.full(len(r), lam))
+
+
+def test_mu_that_is_taken_and_never_read() -> None:
+    verdict = check(deaf_to_mu)
+    assert (verdict.right, verdict.kind, verdict.trace) == (False, "ignored", "q_lambda")
+    text = " ".join(verdict.text().split())
+    assert "takes `mu` and never reads it" in text
+    assert "NOT SAFE" in text
+    assert "λ < (1−γ)/(γε)" in text
+    assert check(deaf_to_mu, trace="q_lambda").right  # who says that it is meant
+
+
+def test_what_theory_says_of_each_trace_is_told() -> None:
+    """Safe by Theorem 1, as the traces themselves declare; Peng's and V-trace are not in Table 1."""
+    for name in ot.TRACES:
+        assert THEORY[name].safe == ot.TRACES[name].safe
+        assert THEORY[name].safe or THEORY[name].says
+    assert set(THEORY) == set(ALGORITHMS)
+    for name, says in (("truncated_is", "NOT SAFE: min(1, Πρ)"), ("importance_sampling", "variance may be infinite")):
+        text = " ".join(str(check(adapted(RIGHT, name))).split())
+        assert text.startswith("RIGHT")
+        assert says in text
+
+
+def inverted(q, a, r, discount, pi, mu, lam):
+    return carried(q, a, r, discount, pi, clipped(mu, pi, a, lam))
+
+
+def clipped_at_two(q, a, r, discount, pi, mu, lam):
+    return carried(q, a, r, discount, pi, lam * np.minimum(2.0, taken(pi, a) / taken(mu, a)))
+
+
+def normalised(q, a, r, discount, pi, mu, lam):
+    rho = taken(pi, a) / taken(mu, a)
+    return carried(q, a, r, discount, pi, lam * np.minimum(1.0, rho / rho.mean()))
+
+
+def under_mu(q, a, r, discount, pi, mu, lam):
+    return carried(q, a, r, discount, pi, clipped(pi, mu, a, lam), (mu * q).sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("fn", "name", "kind"),
+    [
+        (inverted, "ratio_inverted", "mistake"),
+        (clipped_at_two, "clip_not_at_one", "variant"),
+        (normalised, "ratio_normalised", "mistake"),
+        (under_mu, "expectation_under_mu", "mistake"),
+    ],
+)
+def test_what_stands_in_c_or_for_the_expectation_is_named(fn: Callable[..., Any], name: str, kind: str) -> None:
+    verdict = check(fn)
+    assert (verdict.mistakes, verdict.kind, verdict.right) == ((name,), kind, False), verdict
+    assert ("c̄ = 2" in verdict.text()) == (fn is clipped_at_two)
+
+
+def with_two(q_online, q_target, a, r, discount, pi, mu, lam):
+    return carried(q_target, a, r, discount, pi, clipped(pi, mu, a, lam)) - taken(q_online, a)
+
+
+def with_online_baseline(q, q_target, a, r, discount, pi, mu, lam):
+    """Deviation D12: the paper does not say whose Q(x, a) is inside the TD errors."""
+    q_a = taken(q, a)
+    delta = r + discount * (pi * q_target).sum(-1)[1:] - q_a
+    c = clipped(pi, mu, a, lam)
+    for t in reversed(range(len(r) - 1)):
+        delta[t] += discount[t] * c[t + 1] * delta[t + 1]
+    return q_a + delta
+
+
+def swapped(online_q, target_q, a, r, discount, pi, mu, lam):
+    return with_two(target_q, online_q, a, r, discount, pi, mu, lam)
+
+
+def error_of_the_target(q_values, target_q_values, a, r, discount, pi, mu, lam):
+    return with_two(target_q_values, target_q_values, a, r, discount, pi, mu, lam)
+
+
+def test_two_networks_are_told_apart() -> None:
+    assert check(with_two).right
+    assert "the target's" in check(with_two).text()
+    assert check(with_online_baseline).right
+    assert check(swapped).mistakes == ("networks_swapped",)
+    assert check(error_of_the_target).mistakes == ("error_of_target_network",)
+
+
+def test_the_paper_s_clamp_is_not_wrong_and_hides_nothing() -> None:
+    """App. F: corrections clamped to [−1, 1], then divided by the window's length."""
+
+    def correction(q, a, r, discount, pi, mu, lam, *, shift=1):
+        return np.clip(retrace(q, a, r, discount, pi, taken(mu, a), lam, shift=shift) - taken(q, a), -1, 1)
+
+    def target(q, a, r, discount, pi, mu, lam):
+        return taken(q, a) + correction(q, a, r, discount, pi, mu, lam)
+
+    def shared(q, a, r, discount, pi, mu, lam):
+        return correction(q, a, r, discount, pi, mu, lam) / len(r)
+
+    for fn in (functools.partial(correction, shift=1), target, shared):
+        verdict = check(fn)
+        assert (verdict.right, verdict.trace) == (True, "retrace"), verdict
+        assert "App. F" in verdict.text()
+    assert check(functools.partial(correction, shift=0)).mistakes == ("c_one_step_early",)
+    for entry in (entry for entry in ENTRIES if entry.needs != "two_networks" and not entry.harmless):
+        assert not check(clamped(adapted(broken(entry, 0)))).right, entry.name
+
+
+def clamped(adapter: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+    def of_a_window(window: Any) -> np.ndarray:
+        return np.clip(adapter(window) - window.q_a, -1, 1)
+
+    return of_a_window
+
+
+def test_rounding_is_told_from_mistakes() -> None:
+    def half(q, a, r, discount, pi, mu, lam):
+        q, r, discount, pi = (x.astype(np.float16) for x in (q, r, discount, pi))
+        return carried(q, a, r, discount, pi, clipped(pi.astype(np.float64), mu, a, lam).astype(np.float16))
+
+    def single(q, a, r, discount, pi, mu, lam):
+        q, r, discount, pi, mu = (x.astype(np.float32) for x in (q, r, discount, pi, mu))
+        return carried(q, a, r, discount, pi, clipped(pi, mu, a, np.float32(lam))).astype(np.float64)
+
+    assert (check(half).kind, check(half).right) == ("rounded", False)
+    assert "float16" in check(half).text()
+    assert check(single).right
+    assert "float32" in check(single).text()
+
+
+def test_a_library_that_is_imported_inside_the_function() -> None:
+    def lazy(q):
+        import torch
+
+        return torch.zeros(1)
+
+    def nested(q):
+        def inner(x):
+            import jax.numpy as jnp
+
+            return jnp.zeros(1)
+
+        return inner(q)
+
+    for fn, name in ((lazy, "torch"), (nested, "jax")):
+        if importlib.util.find_spec(name):
+            assert libraries(fn)[0] == name
+
+
+def test_gamma_inside_the_function() -> None:
+    def fixed_gamma(q, a, r, done, pi, mu):
+        return retrace(q, a, r, 0.97 * (1 - done), pi, taken(mu, a), 0.9)
+
+    verdict = check(fixed_gamma)
+    assert (verdict.right, verdict.lambda_, verdict.gamma) == (True, 0.9, 0.97), verdict
+
+
+@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: os._exit(0)], ids=["sys.exit", "os._exit"])
+def test_a_function_that_leaves_is_not_right(leave: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    def leaving(q, a, r, discount, pi, mu, lam):
+        print("RIGHT: `leaving` is Retrace.")
+        leave()
+
+    with pytest.raises(ValueError, match="it called"):
+        check(leaving)
+    assert capsys.readouterr().out == ""
+    assert os._exit.__module__ != "offtrace.doctor.conventions"
+
+
+# -- variants that no entry was written for ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def variants() -> Any:
+    path = Path(__file__).parents[2] / "simulations" / "doctor_variants.py"
+    spec = importlib.util.spec_from_file_location("doctor_variants", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("lambda_inside_the_clip", ["min(λ, π/μ)"]),
+        ("clipped_as_in_ppo", ["clipped to [0.8, 1.2]"]),
+        ("normalised_over_the_batch", ["its mean in the batch and window"]),
+        ("carried_without_gamma", ["γ is missing"]),
+        ("product_from_the_start", ["the product starts in row 0"]),
+        ("never_turned_round", ["reverse order"]),
+        ("trace_cut_by_the_next_done", ["by the done of step t+1"]),
+        ("baseline_of_the_last_action", ["Q(x_{t+1}, a_t)"]),
+        ("three_at_once", ["λ²·min(1, π(a_t)/μ(a_t))", "μ(·|x_{t+1})"]),
+        ("bootstrap_discounted_twice", ["γπ"]),
+        ("reshaped_for_transposed", ["streams of a batch are mixed"]),
+    ],
+)
+def test_terms_are_measured(variants: Any, name: str, says: list[str]) -> None:
+    verdict = check(getattr(variants, name))
+    assert (verdict.right, verdict.kind) == (False, "unknown")
+    assert len(verdict.terms) >= len(says)
+    for text in says:
+        assert any(text in term for term in verdict.terms), verdict.terms
+    assert all(len(line) <= 80 for line in verdict.text().splitlines())
+
+
+@pytest.mark.parametrize("name", ["double_sum", "matrix_inverse", "lower_triangle", "einsum_and_where"])
+def test_right_ones_in_other_styles_are_right(variants: Any, name: str) -> None:
+    verdict = check(getattr(variants, name))
+    assert (verdict.right, verdict.trace, verdict.mistakes) == (True, "retrace", ()), verdict
+
+
+def test_what_is_right_in_small_windows_alone_is_not_right(variants: Any) -> None:
+    verdict = check(variants.quotients_of_products)
+    assert (verdict.right, verdict.kind) == (False, "fragile")
+    assert any("c is often 0" in line for line in verdict.evidence)
+
+    def other_gamma(q, a, r, pi, mu, gamma, lam):
+        return retrace(q, a, r, np.full(len(r), 1 - gamma), pi, taken(mu, a), lam)  # γ = 1/2 is 1 − γ
+
+    assert not check(other_gamma).right

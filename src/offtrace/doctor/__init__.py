@@ -133,7 +133,11 @@ def _diagnose(fn: Callable[..., Any], runs: list[Run], trace: str | None, lambda
     if not answers:
         raise unfit(f"`{_name(fn)}` gives back nothing that looks like targets, errors or losses.")
     wanted = ALGORITHMS if trace is None else (trace,)
-    fits = [fit for answer in answers for fit in search.fitting(answer, wanted, lambda_, 0)]
+    fits: list[Fit] = []
+    for answer in answers:
+        if fits and answer.form.rank > fits[0].answer.form.rank:
+            break
+        fits += search.fitting(answer, wanted, lambda_, 0)
     if fits:
         return _right(fn, fits, trace)
     for count in (1, 2):

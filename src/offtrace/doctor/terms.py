@@ -210,8 +210,8 @@ def _values(responses: list[Response], near: float) -> Iterator[Term]:
     """What stands for E_π Q(x_{t+1}, ·), read off the window's last state; and what is subtracted before it."""
     gamma = responses[0].gamma
     last = [(x, x.rewards[x.n - 1, x.n - 1]) for x in responses]
-    if any(abs(weight) <= near for _, weight in last):
-        return
+    if any(np.abs(np.diag(x.rewards)).min() <= near for x in responses):
+        return  # there is nothing to measure by
     inside = [(x, t) for x in responses for t in range(x.n - 1)]
     if not all(x.linear for x in responses):
         seen = np.array([(x.targets[-1] - x.window.r[-1]) / gamma for x in responses])
