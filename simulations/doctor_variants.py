@@ -4,8 +4,8 @@
     python simulations/doctor_variants.py forward    one of them, and its verdict in full
 
 The functions are written as people write them: NumPy, PyTorch and JAX; loops, scans and sums; one stream, time-major
-and batch-major. WRONG says of each what is wrong with it, and so does UNSEEN, of functions that were written after
-the doctor had learned from WRONG; RIGHT holds those with nothing wrong. The table is in docs/doctor.md.
+and batch-major. WRONG says of each what is wrong with it; so do UNSEEN, written after the doctor had learned from
+WRONG, and LAST, after it had learned from UNSEEN; RIGHT holds those with nothing wrong. docs/doctor.md has the tables.
 """
 
 import sys
@@ -18,6 +18,7 @@ from offtrace import doctor
 
 WRONG: dict[Callable[..., Any], str] = {}
 UNSEEN: dict[Callable[..., Any], str] = {}
+LAST: dict[Callable[..., Any], str] = {}
 RIGHT: list[Callable[..., Any]] = []
 
 
@@ -32,6 +33,14 @@ def wrong(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def unseen(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def keep(fn: Callable[..., Any]) -> Callable[..., Any]:
         UNSEEN[fn] = what
+        return fn
+
+    return keep
+
+
+def last(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def keep(fn: Callable[..., Any]) -> Callable[..., Any]:
+        LAST[fn] = what
         return fn
 
     return keep
@@ -415,6 +424,50 @@ def reshaped_for_transposed(q, actions, rewards, discounts, pi, mu, lam):
     return of_taken(q) + td.reshape(batch, n)
 
 
+# -- written last --------------------------------------------------------------------------------------------------
+
+
+@last("rewards times 1 − γ")
+def rewards_scaled(q, a, r, discount, pi, mu, gamma, lam):
+    return double_sum(q, a, (1 - gamma) * r, discount, pi, mu, lam)
+
+
+@last("only the window's end bootstraps: E_π Q is missing inside")
+def values_missing_inside(q, a, r, discount, pi, mu, lam):
+    v, q_a = (pi * q).sum(-1), pick(q, a)
+    v[:-1] = 0.0
+    c = lam * np.minimum(1.0, pick(pi, a) / pick(mu, a))
+    return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * c[1:])
+
+
+@last("the ratio is never below 0.1")
+def ratio_from_below(q, a, r, discount, pi, mu, lam):
+    v, q_a = (pi * q).sum(-1), pick(q, a)
+    c = lam * np.clip(pick(pi, a) / pick(mu, a), 0.1, 1.0)
+    return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * c[1:])
+
+
+@last("Q(x_t, a_t) is subtracted from G_{t+1}: the row before")
+def baseline_of_the_row_before(q, a, r, discount, pi, mu, lam):
+    v = (pi * q).sum(-1)
+    c = lam * np.minimum(1.0, pick(pi, a) / pick(mu, a))
+    g = r + discount * v[1:]
+    for t in reversed(range(len(r) - 1)):
+        g[t] += discount[t] * c[t + 1] * (g[t + 1] - q[t, a[t]])
+    return g
+
+
+@last("γ to the power of the row")
+def discount_by_row(q, a, r, terminated, pi, mu, gamma, lam):
+    return double_sum(q, a, r, gamma ** np.arange(1, len(r) + 1) * (1 - terminated), pi, mu, lam)
+
+
+@last("tree backup with π of the greedy action: max π for π(a)")
+def largest_probability(q, a, r, discount, pi, lam):
+    v, q_a = (pi * q).sum(-1), pick(q, a)
+    return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * lam * pi.max(-1)[1 : len(r)])
+
+
 # -- right --------------------------------------------------------------------------------------------------------
 
 
@@ -597,10 +650,10 @@ def summary(verdict: doctor.Verdict | str) -> str:
 
 def main(names: list[str]) -> None:
     for name in names:
-        print(said(next(fn for fn in (*WRONG, *UNSEEN, *RIGHT) if name_of(fn) == name)))
+        print(said(next(fn for fn in (*WRONG, *UNSEEN, *LAST, *RIGHT) if name_of(fn) == name)))
     if names:
         return
-    for functions in (WRONG, UNSEEN):
+    for functions in (WRONG, UNSEEN, LAST):
         print("\n| what is wrong with it | the doctor |\n|---|---|")
         for fn, what in functions.items():
             print(f"| {what} | {summary(said(fn))} |".replace("(·|", "(·\\|"), flush=True)

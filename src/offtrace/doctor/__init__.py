@@ -155,7 +155,7 @@ def _diagnose(fn: Callable[..., Any], runs: list[Run], trace: str | None, lambda
                     return _verdict(fn, "another", others[0], right=False)
             imprecise = [x for answer in answers if (x := search.rounded(answer, wanted, lambda_))]
             if imprecise:
-                return _rounded(fn, *min(imprecise, key=lambda x: (x[1], x[0].answer.form.rank)))
+                return _rounded(fn, *min(imprecise, key=lambda x: (x[1], x[0].answer.form.rank)), trace)
     return _unknown(fn, answers, wanted, lambda_)
 
 
@@ -184,10 +184,12 @@ def _unread(fit: Fit) -> str:
     return next((argument.name for argument in convention.arguments if argument.kind in OF_MU), "")
 
 
-def _rounded(fn: Callable[..., Any], fit: Fit, off: float) -> Verdict:
+def _rounded(fn: Callable[..., Any], fit: Fit, off: float, trace: str | None) -> Verdict:
     """Right but for rounding. float32 is what everybody computes in; half precision is not enough to add up in."""
-    if off <= 2e-5:
-        return _verdict(fn, "right", fit, detail="rounding: it computes in float32")
+    if off <= search.SINGLE:
+        fit = Fit(fit.guess, replace(fit.answer, tolerance=search.SINGLE))
+        verdict = _right(fn, [fit], trace)
+        return replace(verdict, detail="rounding: it computes in float32") if verdict.right else verdict
     kind = "float16" if off <= 4e-3 else "bfloat16"
     detail = f"its numbers are off by up to {off:.1g}, as they are where returns are added up in {kind}"
     return _verdict(fn, "rounded", fit, right=False, detail=detail, **_parting(fit))

@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offtrace.doctor.answers import NUM_STEPS, Answer, Run, once, place, whole
-from offtrace.doctor.golden import CONFIRMING, GAMMA, GOLDEN, LAMBDA, ON_POLICY_PAIR, TINY_MU, WINDOWS, Golden, Row
+from offtrace.doctor.golden import (
+    CONFIRMING,
+    GAMMA,
+    GOLDEN,
+    LAMBDA,
+    ON_POLICY_PAIR,
+    ROUGH,
+    TINY_MU,
+    WINDOWS,
+    Golden,
+    Row,
+)
 from offtrace.doctor.mistakes import (
     BREAKABLE,
     MISTAKES,
@@ -23,6 +34,8 @@ from offtrace.doctor.mistakes import (
 )
 
 EXACT = tuple(w for w in GOLDEN if w.n <= 2 and w.name != TINY_MU)
+SINGLE = 2e-5
+"""How far float32 may be off."""
 COMMON_LAMBDAS = (1.0, 0.95, 0.9, 0.99, 0.97, 0.8, 0.75, 0.7, 0.5, 0.25)
 
 
@@ -207,9 +220,12 @@ def rounded(answer: Answer, algorithms: tuple[str, ...], given: float | None) ->
         if not tried.made:
             continue
         off = answer.off(tried.targets, tried.base)[:, here]
-        # Rounding leaves short windows of round numbers exact; anything else does not.
-        exact = np.array([place(int(column))[0] in EXACT for column in answer.columns[here]])
-        off = off + np.where((off[:, exact] > 1e-7).any(axis=1), np.inf, 0.0)[:, None]
+        # Rounding leaves short windows of round numbers exact; half precision leaves few of the others so.
+        places = [place(int(column)) for column in answer.columns[here]]
+        exact, rough = np.array([(w in EXACT, w in ROUGH and t + 1 < w.n) for w, t in places]).T
+        some = (off[:, rough] > 1e-12).mean(axis=1) < 0.4
+        systematic = (off[:, exact] > 1e-7).any(axis=1) | (some & (off > SINGLE).any(axis=1))
+        off = off + np.where(systematic, np.inf, 0.0)[:, None]
         worst = np.where(np.isfinite(off).all(axis=1), np.nan_to_num(off, nan=np.inf).max(axis=1), np.inf)
         i = int(np.argmin(worst))
         if worst[i] <= loose and (best is None or worst[i] < best[1]):

@@ -148,6 +148,7 @@ def _own(responses: list[Response], near: float) -> Iterator[Term]:
     seen = np.concatenate([np.diag(x.rewards) for x in responses])
     if np.abs(seen - 1).max() <= near:
         return
+    what = "r_t" if _values_stand(responses, near) else "the whole correction of step t"
     rules: dict[str, Callable[[Response, np.ndarray, int], float]] = {
         "λ": lambda x, c, t: x.lambda_,
         "1 − λ": lambda x, c, t: 1 - x.lambda_,
@@ -167,9 +168,15 @@ def _own(responses: list[Response], near: float) -> Iterator[Term]:
             rule(x, np.array(coefficients(x.window, "retrace", x.lambda_)), t) for x in responses for t in range(x.n)
         ]
         if np.abs(seen - expected).max() <= near:
-            yield Term("r_t", f"the whole correction of step t is multiplied by {says}")
+            yield Term("r_t", f"{what} is multiplied by {says}")
             return
     yield Term("r_t", f"its own reward counts {_some(seen)} in a target, and should count 1", named=False)
+
+
+def _values_stand(responses: list[Response], near: float) -> bool:
+    """The bootstrap counts in full, whatever its own reward does."""
+    seen = np.array([x.values[x.n - 1, x.n] / x.gamma - x.window.pi[x.n] for x in responses])
+    return bool(np.abs(seen).max() <= near)
 
 
 def _carried(responses: list[Response], near: float) -> Iterator[Term]:
@@ -221,9 +228,12 @@ def _values(responses: list[Response], near: float) -> Iterator[Term]:
                 return
         yield Term("E_π Q(x_{t+1},·)", "it is not linear in Q, as an expectation over π is", named=False)
         return
+    if _values_stand(responses, near):
+        last = [(x, 1.0) for x in responses]
     seen = np.array([x.values[x.n - 1, x.n] / weight / gamma for x, weight in last])
     at_end = _weights(seen, [(x, x.n) for x, _ in last], near)
-    middle = np.array([x.values[t, t + 1] / x.rewards[t, t] / gamma for x, t in inside])
+    weights = {id(x): weight if weight == 1.0 else None for x, weight in last}
+    middle = np.array([x.values[t, t + 1] / (weights[id(x)] or x.rewards[t, t]) / gamma for x, t in inside])
     c = np.array([x.rewards[t, t + 1] / x.rewards[t, t] / gamma for x, t in inside])
     rows = [(x, t + 1) for x, t in inside]
     taken = np.array([np.eye(3)[x.window.a[t + 1]] for x, t in inside])
@@ -240,13 +250,15 @@ def _values(responses: list[Response], near: float) -> Iterator[Term]:
         yield Term("E_π Q(x_{t+1},·)", f"{where} Q is weighed with {other}, and should be with π(·|x_{{t+1}})")
         return
     if at_end is not None:
-        weights = np.array([WEIGHTS[at_end](x, m) for x, m in rows])
-        subtracted = weights - middle
+        subtracted = np.array([WEIGHTS[at_end](x, m) for x, m in rows]) - middle
         for says, rule in BASELINES.items():
             expected = c[:, None] * np.array([rule(x, m) for x, m in rows])
             if np.abs(subtracted - expected).max() <= near * 4:
                 yield Term("Q(x_{t+1},a_{t+1})", f"{says} is subtracted from G_{{t+1}}")
                 return
+        says = "what is subtracted from G_{t+1} is not Q(x_{t+1}, a_{t+1})"
+        yield Term("Q(x_{t+1},a_{t+1})", says, named=False)
+        return
     yield Term(
         "E_π Q(x_{t+1},·)", f"Q is weighed with {_some(seen)} in the last state, and should be with π", named=False
     )
