@@ -5,7 +5,7 @@
 
 The functions are written as people write them: NumPy, PyTorch and JAX; loops, scans and sums; one stream, time-major
 and batch-major. WRONG says of each what is wrong with it; so do UNSEEN, written after the doctor had learned from
-WRONG, and LAST, after it had learned from UNSEEN; RIGHT holds those with nothing wrong. docs/doctor.md has the tables.
+WRONG, and LAST, after it had learned from UNSEEN; RIGHT holds those with nothing wrong. docs/doctor.md has them all.
 """
 
 import sys
