@@ -34,6 +34,18 @@ img { max-width: 100%; background: white; }
 """
 
 
+def _target(file: Path, site: Path) -> str:
+    """Where a link to a file of the project leads in the site: to its page, or to a copy of it."""
+    path = file.resolve().relative_to(ROOT).as_posix()
+    for name, source in PAGES.items():
+        if path == source:
+            return f"{name}.html"
+    place = path.removeprefix("docs/")
+    (site / place).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(file, site / place)
+    return place
+
+
 def build(site: Path) -> list[Path]:
     """Writes every page and the pictures; gives back the pages."""
     shutil.rmtree(site, ignore_errors=True)
@@ -41,8 +53,11 @@ def build(site: Path) -> list[Path]:
     menu = "".join(f'<a href="{name}.html">{name}</a>' for name in PAGES)
     written = []
     for name, source in PAGES.items():
-        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/images/", "](images/")
-        text = re.sub(r"\]\((?:docs/)?(\w+)\.md\)", r"](\1.html)", text)
+        text = re.sub(
+            r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)",
+            lambda link: f"]({_target((ROOT / source).parent / link[1], site)}{link[2] or ''})",  # noqa: B023
+            (ROOT / source).read_text(encoding="utf-8"),
+        )
         body = markdown.markdown(text, extensions=["tables", "fenced_code", "toc"])
         page = site / f"{name}.html"
         page.write_text(

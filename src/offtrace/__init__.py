@@ -43,16 +43,31 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from offtrace import doctor, mdp, online, operators, policies, safety, scores
     from offtrace.agent.policy import load_policy as load_policy
-    from offtrace.agent.runs import Result as Result
-    from offtrace.agent.spec import TrainSpec as TrainSpec
-    from offtrace.agent.training import train as train
+    from offtrace.agent.runs import Result
+    from offtrace.agent.spec import TrainSpec
+    from offtrace.agent.training import train
     from offtrace.mdp import FiniteMDP
     from offtrace.safety import analyze
 
 _ROOMS = ("doctor", "mdp", "online", "operators", "policies", "safety", "scores")
 _NAMES = {"FiniteMDP": "mdp", "analyze": "safety"}
-_AGENT = {"train": "training", "TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
-"""Names by their module, which is loaded with them; the agent's needs an extra."""
+_AGENT = {"TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
+"""Names by their module, which is loaded with them; the last needs an extra."""
+
+if not TYPE_CHECKING:
+    # `from offtrace import *` asks for every name of `__all__`, so this one cannot be loaded by asking: it would
+    # bring JAX, or fail where that is not installed. `load_policy` is not in `__all__` for the same reason.
+    def train(spec: Any, output: Any = None, **options: Any) -> Any:
+        """Trains the agent of a `TrainSpec`, and gives its `Result`; of several specs, a list.
+
+        This is `offtrace.agent.training.train`, which says more: with `output` the run is kept in that folder.
+        Options are `resume`, `allow_changes`, `checkpoint_seconds`, `tensorboard`, `watcher` and `stop`.
+        """
+        try:
+            run = import_module("offtrace.agent.training").train
+        except ModuleNotFoundError as missing:
+            raise ImportError(f"`ot.train` needs more: pip install 'offtrace[agent]' ({missing})") from missing
+        return run(spec, output, **options)
 
 
 def __getattr__(name: str) -> Any:
@@ -82,9 +97,11 @@ __all__ = [
     "QLambda",
     "QSigma",
     "RecursiveRetrace",
+    "Result",
     "Retrace",
     "SoftWatkins",
     "Trace",
+    "TrainSpec",
     "TrajectoryAware",
     "TreeBackup",
     "TruncatedIS",
@@ -108,5 +125,6 @@ __all__ = [
     "targets",
     "trace",
     "traces",
+    "train",
     "vtrace_targets",
 ]

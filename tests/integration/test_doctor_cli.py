@@ -43,6 +43,20 @@ def strange(colour, shape):
 def lazy(q, a, r, discount, pi):
     import a_module_nobody_has
 
+def leaves(q, a, r, discount, pi, mu_a, lam):
+    print("RIGHT: `leaves` is Retrace.")
+    raise SystemExit(0)
+
+def deaf(q, a, r, discount, pi, mu_a, lam):
+    return _retrace(q, a, r, discount, pi, np.minimum(mu_a, taken(pi, a)) * 0 + taken(pi, a), lam, 1)
+
+def taken(rows, a):
+    return rows[np.arange(len(a)), a]
+
+def loud(q, a, r, discount, pi, mu_a, lam):
+    print("so far so good")
+    return right(q, a, r, discount, pi, mu_a, lam)
+
 number = 3
 """
 
@@ -81,6 +95,27 @@ def test_strict_is_for_scripts(folder: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "offtrace: `theirs:early` is not right (mistake)."
     assert offtrace(folder, "theirs:right", "--strict").returncode == 0
+
+
+@pytest.mark.parametrize("function", ["theirs:leaves", "exits_on_import:f"])
+def test_an_exit_of_its_own_is_no_success(folder: Path, function: str) -> None:
+    (folder / "exits_on_import.py").write_text("print('RIGHT')\nraise SystemExit(0)\n")
+    done = offtrace(folder, function, "--strict")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "called sys.exit(0)" in done.stderr
+
+
+def test_strict_does_not_take_what_ignores_mu_for_retrace(folder: Path) -> None:
+    done = offtrace(folder, "theirs:deaf", "--strict")
+    assert done.returncode == 2
+    assert done.stdout.startswith("NOT RETRACE: `deaf` takes `mu_a` and never reads it.")
+    assert offtrace(folder, "theirs:deaf", "--strict", "--trace", "q_lambda").returncode == 0
+
+
+def test_what_the_function_prints_is_not_the_verdict(folder: Path) -> None:
+    done = offtrace(folder, "theirs:loud", "--json")
+    assert json.loads(done.stdout)["right"] is True
 
 
 def test_json(folder: Path) -> None:

@@ -237,6 +237,31 @@ def test_without_pygame_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
         next(play(player, seed=0, max_steps=10))
 
 
+def test_nothing_is_said_of_a_display_that_is_missing(tmp_path: Path) -> None:
+    """pygame starts every driver of SDL's, and those talk to standard error past Python."""
+    pytest.importorskip("pygame")
+    code = """
+        import sys
+        from pathlib import Path
+        from types import SimpleNamespace
+        import numpy as np
+        from rich.console import Console
+        from offtrace.verbs.watching import watch_policy
+        policy = SimpleNamespace(env="gymnasium/CartPole-v1", options={}, q=lambda x: np.zeros((1, 2)))
+        settings = dict(terminal=False, num_episodes=1, max_steps=2, seed=0, epsilon=0.0, fps=10.0)
+        watch_policy(policy, output=Path(sys.argv[1]), console=Console(), **settings)
+    """
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "film.gif")],
+        env={name: value for name, value in os.environ.items() if name not in hidden},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
 # -- GIF -----------------------------------------------------------------------------------------------------
 
 

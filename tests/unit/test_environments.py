@@ -431,12 +431,19 @@ def test_the_contract(name: str) -> None:
         ("minatar/spaceinvaders", "Did you mean minatar/space_invaders?"),
         ("zzz", "gymnasium/<id>"),
         ("gymnasium/", "gymnasium/<id>"),
+        ("ALE/Pong-v5", "Did you mean atari/pong?"),
+        ("gymnasium/ALE/Pongg-v5", "atari/pong?"),
+        ("ALE/SpaceInvaders-v5", "Did you mean atari/space_invaders?"),
+        ("MsPacmanNoFrameskip-v4", "Did you mean atari/ms_pacman?"),
+        ("gymnasium/CartPol-v1", "Did you mean: `CartPole`, or pocket/cartpole?"),
     ],
 )
 def test_unknown_names_get_close_ones(wrong: str, hint: str) -> None:
+    """One hint, whoever gives it."""
     with pytest.raises(ValueError) as refused:
         make(wrong)
     assert hint in str(refused.value)
+    assert str(refused.value).count("Did you mean") <= 1
 
 
 def test_unknown_options_are_refused() -> None:

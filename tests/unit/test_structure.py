@@ -1,6 +1,7 @@
 """What holds the parts together: who imports whom, what `import offtrace` costs, what may never be in `src/`."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -140,14 +141,36 @@ def test_the_agent_without_its_extra() -> None:
     code = (
         "import sys; sys.modules['jax'] = None\n"
         "from offtrace import *; import offtrace as ot, pydoc, inspect\n"
-        "assert not hasattr(ot, 'train') and 'train' in dir(ot) and 'Retrace' in dict(inspect.getmembers(ot))\n"
-        "assert 'Retrace' in pydoc.render_doc(ot)\n"
-        "ot.train"
+        "assert not hasattr(ot, 'load_policy') and 'load_policy' in dir(ot)\n"
+        "assert 'Retrace' in dict(inspect.getmembers(ot)) and 'Retrace' in pydoc.render_doc(ot)\n"
+    )
+    for asked, kind in (("ot.load_policy", "AttributeError"), ("train(TrainSpec('pocket/catch'))", "ImportError")):
+        ended = subprocess.run([sys.executable, "-c", code + asked], capture_output=True, text=True)
+        name = asked.partition("(")[0].removeprefix("ot.")
+        says = f"{kind}: `ot.{name}` needs more: pip install 'offtrace[agent]'"
+        assert ended.stderr.splitlines()[-1].startswith(says)
+
+
+def test_a_star_brings_what_trains_and_not_jax() -> None:
+    code = (
+        "import sys\n"
+        "from offtrace import *\n"
+        "assert 'jax' not in sys.modules and 'torch' not in sys.modules\n"
+        "print(TrainSpec.__name__, train.__name__)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ended.stderr.splitlines()[-1].startswith(
-        "AttributeError: `ot.train` needs more: pip install 'offtrace[agent]'"
-    )
+    assert ended.stdout.split() == ["TrainSpec", "train"], ended.stderr
+
+
+def test_train_is_the_agent_s() -> None:
+    """The name that is cheap to ask for says which options the real one has, and hands all of them on."""
+    training = pytest.importorskip("offtrace.agent.training")
+    parameters = inspect.signature(training.train).parameters
+    assert list(parameters)[:2] == ["spec", "output"] == list(inspect.signature(offtrace.train).parameters)[:2]
+    for name in list(parameters)[2:]:
+        assert f"`{name}`" in (offtrace.train.__doc__ or "")
+    with pytest.raises(ValueError, match="`spec` must be at least one"):
+        offtrace.train([])
 
 
 def test_version_is_the_package_metadata() -> None:

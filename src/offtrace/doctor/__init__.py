@@ -6,9 +6,10 @@ print(ot.doctor.check(my_retrace))
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from offtrace.doctor import search
+from offtrace.doctor import search, terms
 from offtrace.doctor.answers import Answer, Run, perform, read
 from offtrace.doctor.conventions import (
     Convention,
@@ -20,9 +21,11 @@ from offtrace.doctor.conventions import (
     unfit,
 )
 from offtrace.doctor.golden import TRIAL, WINDOWS
-from offtrace.doctor.mistakes import ALGORITHMS, MISTAKES, RIGHT, Mistake
+from offtrace.doctor.mistakes import ALGORITHMS, MISTAKES, Mistake
+from offtrace.doctor.quantities import OF_MU
 from offtrace.doctor.search import Fit, Guess
-from offtrace.doctor.verdict import Verdict
+from offtrace.doctor.verdict import THEORY, TITLES, Verdict
+from offtrace.traces import TRACES
 
 __all__ = ["MISTAKES", "Mistake", "Verdict", "check"]
 
@@ -130,21 +133,66 @@ def _diagnose(fn: Callable[..., Any], runs: list[Run], trace: str | None, lambda
     if not answers:
         raise unfit(f"`{_name(fn)}` gives back nothing that looks like targets, errors or losses.")
     wanted = ALGORITHMS if trace is None else (trace,)
-    fits = [fit for answer in answers for fit in search.fitting(answer, wanted, lambda_, 0)]
+    fits: list[Fit] = []
+    for answer in answers:
+        if fits and answer.form.rank > fits[0].answer.form.rank:
+            break
+        fits += search.fitting(answer, wanted, lambda_, 0)
     if fits:
-        layouts = dict.fromkeys(fit.answer.run.convention.layout for fit in fits)
-        return _verdict(fn, "right", fits[0], layouts=tuple(layouts))
+        return _right(fn, fits, trace)
     for count in (1, 2):
         fits = []
         for answer in answers:
-            fits += search.fitting(answer, search.breakable(trace, answer.run, count), lambda_, count)
+            if count == 1 or not answer.form.clamped:
+                fits += search.fitting(answer, search.breakable(trace, answer.run, count), lambda_, count)
+        fits = [fit for fit in fits if all(doubt.raised for doubt in search.doubts(fn, fit))]
         if fits:
             return _named(fn, fits, count)
-        if count == 1 and (trace is not None or lambda_ is not None):
-            others = [fit for answer in answers for fit in search.fitting(answer, ALGORITHMS, None, 0)]
-            if others:
-                return _verdict(fn, "another", others[0], right=False)
+        if count == 1:
+            if trace is not None or lambda_ is not None:
+                others = [fit for answer in answers for fit in search.fitting(answer, ALGORITHMS, None, 0)]
+                if others:
+                    return _verdict(fn, "another", others[0], right=False)
+            imprecise = [x for answer in answers if (x := search.rounded(answer, wanted, lambda_))]
+            if imprecise:
+                return _rounded(fn, *min(imprecise, key=lambda x: (x[1], x[0].answer.form.rank)), trace)
     return _unknown(fn, answers, wanted, lambda_)
+
+
+def _right(fn: Callable[..., Any], fits: list[Fit], trace: str | None) -> Verdict:
+    """Every number is right. Is it still so where windows are long; and does it read what it takes?"""
+    first = fits[0]
+    layouts = tuple(dict.fromkeys(fit.answer.run.convention.layout for fit in fits))
+    doubts = search.doubts(fn, first)
+    if doubts or first.answer.run.raised:
+        said = [f"{doubt.window}: {doubt.said}" for doubt in doubts] + list(first.answer.run.raised[:3])
+        return _verdict(fn, "fragile", first, right=False, layouts=layouts, evidence=tuple(said))
+    algorithm = first.guess.algorithm
+    unread = _unread(first)
+    if unread and trace is None and not THEORY[algorithm].safe:
+        return _verdict(fn, "ignored", first, right=False, layouts=layouts, detail=unread)
+    return _verdict(fn, "right", first, layouts=layouts)
+
+
+def _unread(fit: Fit) -> str:
+    """The parameter that holds μ, where the trace that fits every number has no μ in it."""
+    algorithm, convention = fit.guess.algorithm, fit.answer.run.convention
+    if "c" in convention.kinds or algorithm == "vtrace" or (algorithm in TRACES and TRACES[algorithm].needs_mu):
+        return ""
+    if convention.adapter is not None:
+        return next((f"window.{kind}" for kind in sorted(convention.kinds & OF_MU)), "")
+    return next((argument.name for argument in convention.arguments if argument.kind in OF_MU), "")
+
+
+def _rounded(fn: Callable[..., Any], fit: Fit, off: float, trace: str | None) -> Verdict:
+    """Right but for rounding. float32 is what everybody computes in; half precision is not enough to add up in."""
+    if off <= search.SINGLE:
+        fit = Fit(fit.guess, replace(fit.answer, tolerance=search.SINGLE))
+        verdict = _right(fn, [fit], trace)
+        return replace(verdict, detail="rounding: it computes in float32") if verdict.right else verdict
+    kind = "float16" if off <= 4e-3 else "bfloat16"
+    detail = f"its numbers are off by up to {off:.1g}, as they are where returns are added up in {kind}"
+    return _verdict(fn, "rounded", fit, right=False, detail=detail, **_parting(fit))
 
 
 def _named(fn: Callable[..., Any], fits: list[Fit], count: int) -> Verdict:
@@ -153,13 +201,14 @@ def _named(fn: Callable[..., Any], fits: list[Fit], count: int) -> Verdict:
     if len(explanations) > 1:
         return _verdict(fn, "ambiguous", first, right=False, alternatives=explanations, **_parting(first))
     names = explanations[0]
-    epsilon = first.guess.how.epsilon
-    if count == 1 and MISTAKES[names[0]].harmless and epsilon <= 1e-6:
-        detail = f"an epsilon of {epsilon:g} added to μ"
+    how, entry = first.guess.how, MISTAKES[names[0]]
+    if count == 1 and entry.harmless and how.epsilon <= 1e-6:
+        detail = f"an epsilon of {how.epsilon:g} added to μ"
         return _verdict(fn, "right", first, mistakes=names, detail=detail, **_parting(first))
-    kind = "mistake" if count == 1 else "mistakes"
-    term = MISTAKES[names[0]].where
-    return _verdict(fn, kind, first, right=False, mistakes=names, term=term, **_parting(first))
+    details = {"clip_not_at_one": f"c̄ = {how.clip:g}", "epsilon_added_to_mu": f"{how.epsilon:g}"}
+    detail = ", ".join(details[name] for name in names if name in details)
+    kind = "mistakes" if count == 2 else "variant" if entry.choice else "mistake"
+    return _verdict(fn, kind, first, right=False, mistakes=names, term=entry.where, detail=detail, **_parting(first))
 
 
 def _unknown(
@@ -169,19 +218,25 @@ def _unknown(
         tried = wanted if len(wanted) == 1 else search.breakable(None, answer.run, 1)
         lam = search.known_lambda(answer, lambda_)
         lambdas = search.COMMON_LAMBDAS if lam is None else (lam,)
-        guess, closeness = search.guesses(tried, lambdas, 0, False).nearest(answer)
+        takes = search.Takes(False, answer.run.convention.two_networks, search.gammas(answer)[0])
+        guess, closeness = search.guesses(tried, lambdas, 0, takes).nearest(answer)
         return guess, closeness if answer.form.name == "targets" else 0.8 * closeness
 
-    best = max(answers, key=lambda answer: closest(answer)[1])
+    plain = [answer for answer in answers if not answer.form.clamped] or answers
+    best = max(plain, key=lambda answer: closest(answer)[1])
     fit = Fit(closest(best)[0], best)
     parting = _parting(fit)
-    found = search.evidence(fn, best, fit.guess, parting["window"])
-    return _verdict(fn, "unknown", fit, right=False, evidence=tuple(found), **parting)
+    parted = terms.parted(fn, best, replace(fit.guess, algorithm="retrace"))
+    explained = bool(parted) and all(x.named for x in parted)
+    found = [] if explained else search.evidence(fn, best, fit.guess, parting["window"])
+    return _verdict(
+        fn, "unknown", fit, right=False, evidence=tuple(found), terms=tuple(x.says for x in parted), **parting
+    )
 
 
 def _parting(fit: Fit) -> dict[str, Any]:
     """The smallest window that shows it, and the numbers on both sides."""
-    correct = Guess(fit.guess.algorithm, fit.guess.lambda_, RIGHT)
+    correct = fit.guess.corrected()
     window, step, given, expected = search.first_difference(fit.answer, correct)
     given_row, expected_row = search.row_of(fit.answer, correct, window)
     return {
@@ -211,6 +266,8 @@ def _verdict(
         function=_name(fn),
         trace=guess.algorithm,
         lambda_=None if guess.algorithm == "one_step" else guess.lambda_,
+        gamma=guess.gamma,
+        two_networks=run.convention.two_networks,
         lambda_known=known,
         convention=run.convention.text(layouts),
         fed=run.convention.fed(),
@@ -229,12 +286,27 @@ def _notes(fit: Fit, kind: str) -> tuple[str, ...]:
     if not convention.knows_lambda and guess.algorithm != "one_step":
         how = "it was compared with" if kind == "unknown" else "its numbers say"
         notes.append(f"it takes no λ; {how} λ = {guess.lambda_:.6g}")
+    if not {"gamma", "discount"} & convention.kinds:
+        notes.append(f"it takes no γ; its numbers say γ = {guess.gamma:.6g}")
+    if convention.two_networks:
+        whose = "online" if guess.how.baseline_online else "target"
+        notes.append(
+            f"two networks: it learns from the target network; Q(x_t, a_t) inside TD errors is the {whose}'s"
+        )
+    if fit.answer.form.clamped:
+        notes.append("the clamp is that of the paper's App. F: corrections are clamped to [−1, 1]")
+    unread = _unread(fit) if kind in ("right", "fragile") else ""
+    if unread:
+        notes.append(f"it takes `{unread}` and never reads it: {TITLES[guess.algorithm]} has no μ in it")
+    if guess.algorithm == "one_step" and "lambda_" in convention.kinds:
+        notes.append("it takes λ and never reads it: the one-step target has no λ")
     if fit.answer.form.reduce and convention.batched:
         notes.append("its loss is over this window and two others beside it in the batch")
     if "c" in convention.kinds:
         notes.append("c is given to it, so only the recursion was checked, with the c of Retrace")
     notes += _untested_ends(convention)
-    notes += [f"it raised on {text}" for text in run.raised[:3]]
+    if kind != "fragile":
+        notes += [f"it raised on {text}" for text in run.raised[:3]]
     return tuple(notes)
 
 

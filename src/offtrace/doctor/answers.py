@@ -4,7 +4,7 @@ Guesses about the function are compared with its answers in the answer's own for
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +23,24 @@ class Form(NamedTuple):
     """mean or sum over the call, for a loss that is one number."""
     target: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     """Back to the targets, where that can be done."""
+    clamped: bool = False
+    """The correction G − Q is clamped to [−1, 1] first, as in the paper's App. F."""
+    per_length: bool = False
+    """And divided by the length of the window."""
+
+    def of(self, g: np.ndarray, q: np.ndarray) -> np.ndarray:
+        """One call's answer, from its targets and its values (n, …)."""
+        if self.clamped:
+            g = q + np.clip(g - q, -1.0, 1.0) / (len(g) if self.per_length else 1)
+        element = self.element(g, q)
+        if not self.reduce:
+            return element
+        return np.asarray(element.mean() if self.reduce == "mean" else element.sum())
 
     @property
     def rank(self) -> int:
         """Targets before errors before losses."""
-        return [form.name for form in (*_PER_STEP, *_PER_CALL)].index(self.name)
+        return [form.name for form in FORMS].index(self.name)
 
 
 def _huber(g: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -49,8 +62,18 @@ _PER_CALL = (
     Form("a loss, half the sum of squared errors", lambda g, q: (g - q) ** 2 / 2, "sum"),
     Form("a loss, the sum of squared errors", lambda g, q: (g - q) ** 2, "sum"),
 )
+_CLAMPED = tuple(
+    form._replace(name=f"{form.name}, the correction clamped to [−1, 1]", clamped=True, target=None)
+    for form in (*_PER_STEP, *_PER_CALL)
+    if "Huber" not in form.name
+)
+_SHARED = tuple(
+    form._replace(name=f"{form.name} and divided by the window's length", per_length=True) for form in _CLAMPED[:3]
+)
+FORMS = (*_PER_STEP, *_PER_CALL, *_CLAMPED, *_SHARED)
 _FIRST = {window.name: sum(w.n for w in WINDOWS[:i]) for i, window in enumerate(WINDOWS)}
 NUM_STEPS = sum(w.n for w in WINDOWS)
+_LENGTHS = np.array([w.n for w in WINDOWS for _ in range(w.n)])
 
 
 @dataclass(frozen=True)
@@ -81,17 +104,30 @@ class Answer:
 
     def predicted(self, targets: np.ndarray, base: np.ndarray) -> np.ndarray:
         """(guesses, all steps) to (guesses, numbers given)."""
-        element = self.form.element(targets[:, self.columns], base[:, self.columns])
+        g, q = targets[:, self.columns], base[:, self.columns]
+        if self.form.clamped:
+            g = q + np.clip(g - q, -1.0, 1.0) / (_LENGTHS[self.columns] if self.form.per_length else 1)
+        element = self.form.element(g, q)
         if not self.form.reduce:
             return element
         edges = np.flatnonzero(np.r_[True, self.calls[1:] != self.calls[:-1]])
         total = np.add.reduceat(element, edges, axis=1)
         return total / np.diff(np.r_[edges, len(self.calls)]) if self.form.reduce == "mean" else total
 
+    def beginning(self) -> "Answer":
+        """A few of its numbers."""
+        if self.form.reduce:
+            return self
+        return replace(self, given=self.given[:16], columns=self.columns[:16], calls=self.calls[:16])
+
+    def off(self, targets: np.ndarray, base: np.ndarray) -> np.ndarray:
+        """(guesses, numbers given): how far from each, relative to the number or to 1."""
+        expected = self.predicted(targets, base)
+        return np.abs(expected - self.given) / np.maximum(1.0, np.abs(expected))
+
     def fits(self, targets: np.ndarray, base: np.ndarray) -> np.ndarray:
         """(guesses, numbers given): which numbers agree."""
-        expected = self.predicted(targets, base)
-        return np.abs(expected - self.given) <= self.tolerance * np.maximum(1.0, np.abs(expected))
+        return self.off(targets, base) <= self.tolerance
 
 
 def perform(fn: Callable[..., Any], convention: Convention) -> Run:
@@ -112,10 +148,17 @@ def perform(fn: Callable[..., Any], convention: Convention) -> Run:
     return Run(convention, tuple(windows), tuple(answers), precision, tuple(raised))
 
 
+def whole(fn: Callable[..., Any], answer: Answer, window: Golden) -> np.ndarray:
+    """What the function gives for a window and those beside it: (n, streams), or one number."""
+    leaf = _call(fn, answer.run.convention, window)[0][answer.leaf]
+    if leaf is None:
+        raise ValueError(f"gave back another shape for {window.n} steps")
+    return leaf
+
+
 def once(fn: Callable[..., Any], answer: Answer, window: Golden) -> np.ndarray:
     """What the function gives for one window alone: (n,), or one number."""
-    leaf = _call(fn, answer.run.convention, window)[0][answer.leaf]
-    assert leaf is not None
+    leaf = whole(fn, answer, window)
     return leaf[:, 0] if leaf.ndim else leaf.reshape(1)
 
 
@@ -143,8 +186,11 @@ def _leaves(value: Any) -> Iterator[np.ndarray]:
             yield from _leaves(inner)
     else:
         if library(value) == "torch":
-            value = value.detach().cpu().numpy()
+            value = value.detach().cpu()
+            value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
         array = np.asarray(value)
+        if array.dtype.name == "bfloat16":
+            array = array.astype(np.float32)
         if array.dtype.kind in "fiu":
             yield array
 
@@ -172,12 +218,25 @@ def read(run: Run) -> Iterator[Answer]:
             continue
         kept = [(w, x) for w, x in zip(run.windows, arrays, strict=True) if x is not None]
         if all(x.ndim == 2 for _, x in kept):
-            for form in _PER_STEP:
-                yield _answer(run, leaf, form, kept)
+            yield from _possible(_answer(run, leaf, form, kept) for form in FORMS if not form.reduce)
         kept = [(w, x.reshape(-1)[:1]) for w, x in kept if x.size == 1 and all(w.real)]
         if len(kept) > 1 and any(x.ndim == 0 for x in arrays if x is not None):
-            for form in _PER_CALL:
-                yield _answer(run, leaf, form, kept)
+            yield from _possible(_answer(run, leaf, form, kept) for form in FORMS if form.reduce)
+
+
+def _possible(answers: Iterator[Answer]) -> Iterator[Answer]:
+    """A clamp leaves no correction above 1, and some at 1."""
+    for answer in answers:
+        if answer.form.clamped:
+            online = answer.run.convention.two_networks
+            q_a = np.array([x for w in WINDOWS for x in (w.online if online else w).q_a[: w.n]])
+            size = (
+                np.abs(answer.given - q_a[answer.columns]) if "targets" in answer.form.name else np.abs(answer.given)
+            )
+            lengths = _LENGTHS[answer.columns] if answer.form.per_length else 1
+            if answer.form.reduce != "sum" and not (size * lengths <= 1 + 1e-4).all():
+                continue
+        yield answer
 
 
 def _answer(run: Run, leaf: int, form: Form, kept: list[tuple[Golden, np.ndarray]]) -> Answer:

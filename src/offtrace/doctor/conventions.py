@@ -4,22 +4,25 @@ layout × library × how many rows each argument has × probabilities of all act
 or numbers. A function of one argument called `window` is its own convention.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
+import io
 import itertools
+import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, NoReturn
 
 import numpy as np
 
-from offtrace.doctor.golden import COMPANIONS, Golden
-from offtrace.doctor.quantities import CUTS, KINDS, TRUE_NEXT, WITH_ACTIONS, Meaning, meanings
+from offtrace.doctor.golden import Golden, companions
+from offtrace.doctor.quantities import CUTS, KINDS, ONLINE, TRUE_NEXT, WITH_ACTIONS, Meaning, meanings
 
 LAYOUTS = (
     "single stream",
@@ -29,8 +32,9 @@ LAYOUTS = (
     "time-major with a last axis",
 )
 LIBRARIES = ("numpy", "torch", "jax")
-ROWS = ("natural", "policies_n", "all_n", "all_n1", "taken_n1")
-"""How many rows: as in a window; policies only n; everything only n; everything n+1; what belongs to actions n+1."""
+ROWS = ("natural", "policies_n", "all_n", "all_n1", "taken_n1", "online_n")
+"""How many rows: as in a window; policies only n; everything only n; everything n+1; what belongs to actions n+1; the
+online network's only n."""
 WORDS = ("single", "time-major", "batch-major", *LIBRARIES)
 """What `convention=` may say, to narrow the search."""
 
@@ -57,6 +61,8 @@ class Convention:
     flags: str = "bool"
     adapter: Callable[[Any], Any] | None = field(default=None, compare=False)
     reads: frozenset[str] = frozenset()
+    beside: tuple[Golden, ...] = ()
+    """What stands beside a window in a batch, if not its usual companions."""
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -65,6 +71,10 @@ class Convention:
     @property
     def knows_lambda(self) -> bool:
         return bool({"lambda_", "c"} & self.kinds)
+
+    @property
+    def two_networks(self) -> bool:
+        return bool(ONLINE & self.kinds)
 
     @property
     def batched(self) -> bool:
@@ -83,11 +93,11 @@ class Convention:
 
     def streams(self, window: Golden) -> tuple[Golden, ...]:
         """The window, and what stands beside it in a batch."""
-        return (window, *COMPANIONS[window.n]) if self.batched else (window,)
+        return (window, *(self.beside or companions(window))) if self.batched else (window,)
 
     def call(self, fn: Callable[..., Any], window: Golden) -> Any:
-        """The function's raw answer."""
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        """The function's raw answer; what it prints is not the doctor's, and its own exit is an error like others."""
+        with warnings.catch_warnings(), np.errstate(all="ignore"), contained():
             warnings.simplefilter("ignore")
             if self.adapter is not None:
                 return self.adapter(View(window))
@@ -109,7 +119,8 @@ class Convention:
         n = streams[0].n
         rows = [np.asarray(quantity.rows(w)) for w in streams]
         if quantity.group != "last":
-            option = "all_n" if argument.name.endswith("_tm1") else self.rows
+            of_step = argument.name.endswith("_tm1") or (self.rows == "online_n" and argument.kind in ONLINE)
+            option = "all_n" if of_step else self.rows
             rows = [_rows(x, argument.start, n, quantity.group, option) for x in rows]
         if self.batched:
             axis = 0 if self.layout.startswith("batch") or quantity.group == "last" else 1
@@ -156,6 +167,26 @@ class View:
         return rows[: self._window.n] if quantity.group == "taken" else rows
 
 
+@contextlib.contextmanager
+def contained() -> Generator[None]:
+    """Somebody's code cannot end the process as if all were well, nor print what looks like a verdict."""
+    process, leave = os.getpid(), os._exit
+
+    def refused(status: int = 0) -> NoReturn:
+        if os.getpid() != process:
+            leave(status)
+        raise RuntimeError(f"it called os._exit({status})")
+
+    os._exit = refused  # ty: ignore[invalid-assignment]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
+    finally:
+        os._exit = leave
+
+
 # -- finding them ---------------------------------------------------------------------------------------------------
 
 
@@ -168,11 +199,15 @@ def candidates(fn: Callable[..., Any], words: tuple[str, ...] = ()) -> Iterator[
         names = ", ".join(f"`{name}`" for name in strange)
         raise ValueError(f"nothing is known about the parameter{'s' * (len(strange) > 1)} {names}.")
     layouts = [x for x in LAYOUTS if not set(words) & set(WORDS[:3]) or any(x.startswith(w) for w in words)]
-    named = [x for x in LIBRARIES if x in words] or libraries(fn)
+    named_by_user = [x for x in LIBRARIES if x in words]
+    named = named_by_user or libraries(fn)
     choices = [arguments for known in readings for arguments in _arguments(parameters, known)]
-    for library in named:
+    late = (x for x in LIBRARIES[1:] if not named_by_user and x in sys.modules and x not in named)
+    for library in itertools.chain(named, late):  # the function may have imported one while it was tried
         for layout, arguments, rows, flags in itertools.product(layouts, choices, ROWS, ("bool", "float")):
             if flags == "float" and not any(KINDS[x.kind].group == "flag" for x in arguments):
+                continue
+            if rows == "online_n" and not any(x.kind in ONLINE for x in arguments):
                 continue
             yield Convention(arguments, layout, library, rows, flags)
 
@@ -223,11 +258,22 @@ def libraries(fn: Callable[..., Any]) -> list[str]:
     inner = _unwrap(fn)
     names = getattr(inner, "__globals__", {})
     code = getattr(inner, "__code__", None)
-    own = {name: names[name] for name in getattr(code, "co_names", ()) if name in names}
-    found = [*_used(own), *_used(names)]
+    said = list(_names(code)) if code is not None else []
+    own = {name: names[name] for name in said if name in names}
+    imported = {name.partition(".")[0] for name in said}  # `import torch` inside the function
+    found = [x for x in ("torch", "jax") if x in imported and x not in names and find_spec(x) is not None]
+    found += [*_used(own), *_used(names)]
     found += [x for x in _used({"fn": inner}) if x != "numpy"]
     found += ["numpy", *(x for x in ("torch", "jax") if x in sys.modules)]
     return list(dict.fromkeys(found))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names in a function's code, and in that of the functions inside it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 def _used(names: dict[str, Any]) -> list[str]:
@@ -266,7 +312,7 @@ def from_adapter(adapter: Callable[[Any], Any], window: Golden) -> Convention:
     """The convention of a function of one window; what it reads says what it can express."""
     convention = Convention(adapter=adapter)
     view = View(window)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="ignore"), contained():
         warnings.simplefilter("ignore")
         adapter(view)
     return replace(convention, reads=frozenset(view._read) or frozenset({"r"}))
@@ -284,7 +330,8 @@ ADAPTER = """Write it an adapter, and check that:
                           gamma=window.gamma, lam=window.lambda_)   # (n,) targets
 
 A window has q, pi, mu (n+1, A); a, r, mu_a, pi_a, q_a, ratio, discount, terminated, truncated,
-reset, expected_q, next_q, next_pi (n, …); gamma and lambda_."""
+reset, expected_q, next_q, next_pi (n, …); gamma and lambda_. Of two networks, q is the target's and
+q_online the other's."""
 
 
 def _rows(rows: np.ndarray, start: int, n: int, group: str, option: str) -> np.ndarray:

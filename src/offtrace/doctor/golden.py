@@ -8,7 +8,7 @@ Where an episode ends inside a window, row t+1 is another episode's, and `true_n
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 Row = tuple[float, ...]
@@ -37,6 +37,9 @@ class Golden:
     """False for the row between two episodes that holds the first one's last state and no step."""
     true_next: tuple[tuple[int, Row, Row], ...] = ()
     """(t, Q, π) of the state that step t led to, where that is not row t+1."""
+    gamma: float = GAMMA
+    lambda_: float = LAMBDA
+    """What a function that takes λ is called with."""
 
     @property
     def n(self) -> int:
@@ -66,6 +69,15 @@ class Golden:
         return tuple(row[a] for row, a in zip(self.mu, self.a, strict=True))
 
     @cached_property
+    def online(self) -> "Golden":
+        """The same window as another network values it: for functions that take an online and a target network."""
+        return replace(
+            self,
+            q=tuple(_online(row, t) for t, row in enumerate(self.q)),
+            true_next=tuple((t, _online(q, t + 1), pi) for t, q, pi in self.true_next),
+        )
+
+    @cached_property
     def v(self) -> Row:
         """E_π Q(x_t, ·)."""
         return tuple(dot(p, q) for p, q in zip(self.pi, self.q, strict=True))
@@ -82,6 +94,11 @@ class Golden:
     @property
     def needs_true_next(self) -> bool:
         return bool(self.true_next)
+
+
+def _online(row: Row, t: int) -> Row:
+    """Far from the other network's, and not a multiple of it; the greedy action is the same."""
+    return tuple(1.25 * x + 0.5 + 0.125 * t for x in row)
 
 
 def dot(p: Row, q: Row) -> float:
@@ -128,6 +145,7 @@ ON_POLICY_PAIR = window(
     r=(1.0, 2.0),
 )
 TINY = 2.0**-27
+TINY_MU = "two steps, the second with a tiny μ"
 
 GOLDEN = (
     window(
@@ -210,7 +228,7 @@ GOLDEN = (
         true_next=((0, (4.0, 2.0), 0.25),),
     ),
     window(
-        "two steps, the second with a tiny μ",
+        TINY_MU,
         q=((1.0, 2.0), (16.0, 3.0), (2.0, 4.0)),
         pi=(0.5, TINY / 2, 0.5),
         mu=(0.25, TINY, 0.5),
@@ -268,6 +286,14 @@ def _rough_windows() -> tuple[Golden, ...]:
         _rough("rough, 4 steps, a truncation inside", rng, 4, truncated=(1,), true_next=((1, (2.5, -1.25), 0.125),)),
         _rough("rough, 4 rows, a truncation with a row of its own", rng, 4, truncated=(0,), dummy=(1,)),
         _rough("rough, 3 steps, a truncation at the end", rng, 3, truncated=(2,)),
+        window(
+            "rough, 3 steps, ratios far above 1",
+            q=((1.25, -0.5), (0.75, 2.125), (-1.5, 0.375), (2.25, -0.875)),
+            pi=(0.9375, 0.9375, 0.875, 0.5),
+            mu=(0.0625, 0.015625, 0.03125, 0.5),
+            a=(0, 0, 0, 1),
+            r=(-0.375, 0.625, 1.125),
+        ),
     )
 
 
@@ -275,7 +301,102 @@ ROUGH = _rough_windows()
 """Windows without round numbers: what fits the golden ones by coincidence does not fit these."""
 
 WINDOWS = GOLDEN + ROUGH
-COMPANIONS = {n: tuple(w for w in ROUGH if w.name.startswith(f"rough, {n} steps, number")) for n in (1, 2, 3, 4)}
-"""What stands beside a window in the other streams of a batch."""
+_BESIDE = {n: tuple(w for w in ROUGH if w.name.startswith(f"rough, {n} steps, number")) for n in (1, 2, 3, 4)}
+
+
+def companions(window: Golden) -> tuple[Golden, ...]:
+    """What stands beside a window in the other streams of a batch."""
+    if window.n in _BESIDE:
+        return _BESIDE[window.n]
+    return tuple(w for w in LARGE if w.name.startswith("beside"))
+
+
 TRIAL = ROUGH[7]
 """Four steps, beside three streams and two actions: every axis has another length."""
+
+
+# -- windows for what was found right: nothing about them is like the others -----------------------------------
+
+
+def _large(
+    name: str,
+    rng: random.Random,
+    *,
+    terminated: tuple[int, ...] = (),
+    truncated: int = -1,
+    deterministic: bool = False,
+) -> Golden:
+    """64 steps, five actions, another γ and another λ; small numbers, so that no clamp hides anything."""
+    n, num_actions = 64, 5
+
+    def chances() -> Row:
+        parts = [rng.randint(1, 16) for _ in range(num_actions)]
+        return tuple(x / sum(parts) for x in parts)
+
+    q = tuple(tuple(rng.randint(-32, 32) / 256 for _ in range(num_actions)) for _ in range(n + 1))
+    pi = tuple(chances() for _ in range(n + 1))
+    if deterministic:
+        pi = tuple(tuple(float(b == row.index(max(row))) for b in range(num_actions)) for row in q)
+    return Golden(
+        name=name,
+        q=q,
+        pi=pi,
+        mu=tuple(chances() for _ in range(n + 1)),
+        a=tuple(rng.randrange(num_actions) for _ in range(n + 1)),
+        r=tuple(rng.randint(-16, 16) / 256 for _ in range(n)),
+        terminated=tuple(t in terminated for t in range(n)),
+        truncated=tuple(t == truncated for t in range(n)),
+        starts=tuple(t - 1 in (*terminated, truncated) and t > 0 for t in range(n)),
+        real=(True,) * n,
+        true_next=((truncated, tuple(x + 0.25 for x in q[0]), pi[0]),) if truncated >= 0 else (),
+        gamma=0.875,
+        lambda_=0.9375,
+    )
+
+
+def _large_windows() -> tuple[Golden, ...]:
+    rng = random.Random(1606)
+    return (
+        _large("64 steps, five actions, γ = 0.875", rng),
+        _large("64 steps, and terminations in them", rng, terminated=(5, 31, 32, 63)),
+        _large("64 steps, and a truncation in them", rng, truncated=40),
+        _large("64 steps, and a π that is greedy, so that c is often 0", rng, deterministic=True),
+        _large("beside it, 1", rng),
+        _large("beside it, 2", rng),
+    )
+
+
+def _probe(name: str, rng: random.Random, *, terminated: tuple[int, ...] = ()) -> Golden:
+    """Five steps, three actions whose values are far apart, and no number that could be taken for another."""
+    n, order = 5, [-2.25, 0.5, 3.0]
+
+    def chances() -> Row:
+        parts = [rng.choice((1, 2, 3, 5, 8, 24)) for _ in order]
+        return tuple(x / sum(parts) for x in parts)
+
+    pi, mu = (tuple(chances() for _ in range(n + 1)) for _ in range(2))
+    highest = [max(range(3), key=lambda b: p[b] / m[b]) for p, m in zip(pi, mu, strict=True)]
+    return Golden(
+        name=name,
+        q=tuple(tuple(x + rng.randint(-4, 4) / 8 for x in rng.sample(order, 3)) for _ in range(n + 1)),
+        pi=pi,
+        mu=mu,
+        a=tuple(highest[t] if t % 2 else rng.randrange(3) for t in range(n + 1)),  # ratios below 1 and above
+        r=tuple(rng.randint(-24, 24) / 8 for _ in range(n)),
+        terminated=tuple(t in terminated for t in range(n)),
+        truncated=(False,) * n,
+        starts=tuple(t - 1 in terminated for t in range(n)),
+        real=(True,) * n,
+        gamma=0.8125,
+        lambda_=0.6875,
+    )
+
+
+_PROBING = random.Random(1951)
+PROBES = tuple(_probe(f"probe {k}", _PROBING) for k in range(6))
+ENDING = tuple(_probe(f"probe with ends {t}", _PROBING, terminated=(t,)) for t in (1, 2, 4))
+"""Windows in which terms are measured, without and with ends."""
+
+LARGE = _large_windows()
+"""What only looks right in a short window, with two actions or with γ = 1 − γ, is found out here."""
+CONFIRMING = LARGE[:4]

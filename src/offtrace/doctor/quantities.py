@@ -5,12 +5,13 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from offtrace.doctor.golden import GAMMA, LAMBDA, Golden
+from offtrace.doctor.golden import Golden
 from offtrace.doctor.mistakes import coefficients
 
 
 def _log(rows: Any) -> Any:
-    return tuple(_log(row) for row in rows) if isinstance(rows, tuple) else math.log(rows)
+    """Of 0 it is finite, as networks give it: e^-80 is 0 to everybody who looks."""
+    return tuple(_log(row) for row in rows) if isinstance(rows, tuple) else math.log(rows) if rows else -80.0
 
 
 def _logits(rows: Any) -> Any:
@@ -57,9 +58,11 @@ KINDS: dict[str, Quantity] = {
     "log_mu_a": Quantity(lambda w: _log(w.mu_a), "taken", "log μ(a_t|x_t)"),
     "ratio": Quantity(_ratio, "taken", "π(a_t|x_t) / μ(a_t|x_t)"),
     "log_ratio": Quantity(lambda w: _log(_ratio(w)), "taken", "log π(a_t|x_t) / μ(a_t|x_t)"),
-    "c": Quantity(lambda w: coefficients(w, "retrace", LAMBDA, 0.0), "taken", "c_t of Retrace"),
+    "c": Quantity(lambda w: coefficients(w, "retrace", w.lambda_), "taken", "c_t of Retrace"),
     "r": Quantity(lambda w: w.r, "step", "r_t"),
-    "discount": Quantity(lambda w: tuple(0.0 if x else GAMMA for x in w.terminated), "step", "γ, 0 where terminated"),
+    "discount": Quantity(
+        lambda w: tuple(0.0 if x else w.gamma for x in w.terminated), "step", "γ, 0 where terminated"
+    ),
     "not_done": Quantity(lambda w: tuple(0.0 if x else 1.0 for x in w.terminated), "step", "1 − terminated"),
     "terminated": Quantity(lambda w: w.terminated, "flag", "terminated"),
     "truncated": Quantity(lambda w: w.truncated, "flag", "truncated"),
@@ -72,14 +75,24 @@ KINDS: dict[str, Quantity] = {
     "next_a": Quantity(lambda w: w.a[1:], "next", "a_{t+1}"),
     "last_v": Quantity(lambda w: w.next_v[-1], "last", "E_π Q(x_n, ·)"),
     "last_q": Quantity(lambda w: w.next_q[-1], "last", "Q(x_n, ·)"),
-    "gamma": Quantity(lambda w: GAMMA, "scalar", "γ"),
-    "lambda_": Quantity(lambda w: LAMBDA, "scalar", "λ"),
+    "q_online": Quantity(lambda w: w.online.q, "state", "Q(x_t, ·) of the online network"),
+    "q_a_online": Quantity(lambda w: w.online.q_a, "taken", "Q(x_t, a_t) of the online network"),
+    "next_q_online": Quantity(lambda w: w.online.next_q, "next", "Q(x_{t+1}, ·) of the online network"),
+    "v_online": Quantity(lambda w: w.online.v, "state", "E_π Q(x_t, ·) of the online network"),
+    "next_v_online": Quantity(lambda w: w.online.next_v, "next", "E_π Q(x_{t+1}, ·) of the online network"),
+    "gamma": Quantity(lambda w: w.gamma, "scalar", "γ"),
+    "lambda_": Quantity(lambda w: w.lambda_, "scalar", "λ"),
 }
 
-WITH_ACTIONS = {"q", "next_q", "last_q", "next_pi", "ratio_all"} | {k for k in KINDS if KINDS[k].group == "policy"}
+WITH_ACTIONS = {"q", "next_q", "last_q", "next_pi", "ratio_all", "q_online", "next_q_online"} | {
+    k for k in KINDS if KINDS[k].group == "policy"
+}
 CUTS = {"truncated", "done", "reset", "mask"}
 """What can say that row t+1 does not continue row t."""
 TRUE_NEXT = {"next_q", "next_v"}
+ONLINE = {kind for kind in KINDS if kind.endswith("_online")}
+"""What a function of two networks reads of the one that learns; everything else is of the target network."""
+OF_MU = {"mu", "mu_a", "log_mu", "log_mu_a", "logits_mu", "ratio", "ratio_all", "log_ratio"}
 
 
 # -- names --------------------------------------------------------------------------------------------------------
@@ -87,6 +100,10 @@ TRUE_NEXT = {"next_q", "next_v"}
 _TARGET = r"(pi|target|policy|new|current|tgt)"
 _BEHAVIOUR = r"(mu|behaviou?r|beh|old|actor|sampling|bhv)"
 _PROBS = r"(probs?|probabilit(y|ies)|policy|pi|dist)"
+_ROLES = ("(online|current|learner|local|live|main)", "(target|tgt|frozen|old|lagged|ema)")
+"""Which of two networks a Q belongs to: the one that learns, the one that lags."""
+_NETWORK = rf"({'|'.join(_ROLES)})(_?net(work)?)?"
+_A_VALUE = r"((next|expected|chosen|taken)_)*(qs?|q_\w+|q(vals?|values?|a|sa)|vs?|v_\w+|((action|state)_)?values?)"
 _LOG = r"(log_?probs?|logps?|logpi|log_?pi|log_?mu|lps?)"
 
 _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -143,11 +160,38 @@ def meanings(names: list[str]) -> list[dict[str, Meaning | None]]:
     everything is called `_t` it may mean either.
     """
     if any(name.endswith("_tm1") for name in names):
-        return [{name: _meaning(name, True) for name in names}]
-    plain = {name: _meaning(name, False) for name in names}
+        return [_of_two_networks({name: _meaning(name, True) for name in names})]
+    plain = _of_two_networks({name: _meaning(name, False) for name in names})
     if sum(name.endswith("_t") for name in names) < 3:
         return [plain]
-    return [plain, {name: _meaning(name, name.endswith("_t")) for name in names}]
+    return [plain, _of_two_networks({name: _meaning(name, name.endswith("_t")) for name in names})]
+
+
+def _of_two_networks(known: dict[str, Meaning | None]) -> dict[str, Meaning | None]:
+    """Where one Q is said to be the target network's and another is not, that other is the online network's."""
+    values = {name: m for name, m in known.items() if m is not None and m.kinds[0] + "_online" in KINDS}
+    marked = {name: [bool(re.search(rf"(^|_){role}(_|$|q|net)", name.lower())) for role in _ROLES] for name in values}
+    said_target = {name for name, (_, target) in marked.items() if target}
+    said_online = {name for name, (online, _) in marked.items() if online} - said_target
+    # `current_q` beside `next_q` alone says when, and `q` beside `next_q_target` says who.
+    others = set(values) - said_target - said_online
+    if said_target:
+        here = {name for name in others if not values[name].kinds[0].startswith("next_")}
+        ahead = others - here
+        if any(values[name].kinds[0].startswith("next_") for name in said_target):
+            here |= ahead
+        online = said_online | here
+    else:
+        online = {name for name in said_online if "online" in name.lower()} if others else set()
+    if not online or online == set(values):
+        return known
+    return {name: m if name not in online else _as_online(m) for name, m in known.items()}
+
+
+def _as_online(meaning: Meaning | None) -> Meaning | None:
+    if meaning is None:
+        return None
+    return Meaning(tuple(kind + "_online" for kind in meaning.kinds if kind + "_online" in KINDS), meaning.start)
 
 
 def _meaning(name: str, shifted: bool) -> Meaning | None:
@@ -163,6 +207,9 @@ def _meaning(name: str, shifted: bool) -> Meaning | None:
                 return following
     elif shifted:
         start = 1
+    bare = re.sub(rf"(^{_NETWORK}_|_{_NETWORK}(?=_|$))", "", stem)
+    if re.fullmatch(_A_VALUE, bare):
+        stem = bare
     for pattern, kinds in _NAMES:
         if re.fullmatch(pattern, stem):
             per_step = KINDS[kinds[0]].group in ("scalar", "step", "flag", "next", "last")

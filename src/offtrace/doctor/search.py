@@ -1,29 +1,64 @@
 """Which explanation fits: right, one known mistake, two of them, or none."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.doctor.answers import NUM_STEPS, Answer, Run, once, place
-from offtrace.doctor.golden import LAMBDA, ON_POLICY_PAIR, WINDOWS, Golden, Row
-from offtrace.doctor.mistakes import BREAKABLE, MISTAKES, RIGHT, Reading, reading, targets
+from offtrace.doctor.answers import NUM_STEPS, Answer, Run, once, place, whole
+from offtrace.doctor.golden import (
+    CONFIRMING,
+    GAMMA,
+    GOLDEN,
+    LAMBDA,
+    ON_POLICY_PAIR,
+    ROUGH,
+    TINY_MU,
+    WINDOWS,
+    Golden,
+    Row,
+)
+from offtrace.doctor.mistakes import (
+    BREAKABLE,
+    MISTAKES,
+    RIGHT,
+    RIGHT_OF_TWO,
+    Mistake,
+    Reading,
+    base,
+    reading,
+    targets,
+)
 
+EXACT = tuple(w for w in GOLDEN if w.n <= 2 and w.name != TINY_MU)
+SINGLE = 2e-5
+"""How far float32 may be off."""
 COMMON_LAMBDAS = (1.0, 0.95, 0.9, 0.99, 0.97, 0.8, 0.75, 0.7, 0.5, 0.25)
-LAMBDA_MISTAKES = ("lambda_twice", "lambda_left_out")
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What a function may be: an algorithm, its λ, and the mistakes in it."""
+    """What a function may be: an algorithm, its λ and γ, and the mistakes in it."""
 
     algorithm: str
     lambda_: float
     how: Reading = RIGHT
     mistakes: tuple[str, ...] = ()
+    right: Reading = RIGHT
+    """The reading without those mistakes."""
+    gamma: float = GAMMA
+
+    def corrected(self) -> "Guess":
+        return replace(self, how=self.right, mistakes=())
+
+    def on(self, window: Golden) -> tuple[np.ndarray, np.ndarray]:
+        """Targets, and what errors are measured against, in one window."""
+        window = window if self.gamma == GAMMA else replace(window, gamma=self.gamma)
+        g = targets(window, self.algorithm, self.lambda_, self.how)
+        return np.array(g), np.array(base(window, self.algorithm, self.how)[: window.n])
 
 
 @dataclass(frozen=True)
@@ -37,19 +72,31 @@ class Fit:
 # -- guesses --------------------------------------------------------------------------------------------------
 
 
+class Takes(NamedTuple):
+    """What the function takes that decides which mistakes can be asked about."""
+
+    lambda_: bool = True
+    two_networks: bool = False
+    gamma: float = GAMMA
+
+    def may_have(self, entry: Mistake) -> bool:
+        return {"": True, "lambda": self.lambda_, "two_networks": self.two_networks}[entry.needs]
+
+
 @lru_cache(maxsize=64)
-def guesses(algorithms: tuple[str, ...], lambdas: tuple[float, ...], count: int, own_lambda: bool) -> "Guesses":
+def guesses(algorithms: tuple[str, ...], lambdas: tuple[float, ...], count: int, takes: Takes) -> "Guesses":
     """Every way to make `count` mistakes; without a known λ the mistakes in λ cannot be told from another λ."""
-    entries = [m for m in MISTAKES.values() if own_lambda or m.name not in LAMBDA_MISTAKES]
+    entries = [entry for entry in MISTAKES.values() if takes.may_have(entry)]
     made: list[Guess] = []
-    for chosen in itertools.combinations(entries, count):
+    rights = RIGHT_OF_TWO[: 1 if count > 1 else 2] if takes.two_networks else (RIGHT,)
+    for right, chosen in itertools.product(rights, itertools.combinations(entries, count)):
         names = tuple(m.name for m in chosen)
-        shown = (m.variants[:6] if m.harmless and count > 1 else m.variants for m in chosen)
+        shown = (m.variants[: 1 if m.choice else 6] if count > 1 else m.variants for m in chosen)
         for changes in itertools.product(*shown):
-            how = reading(*changes)
+            how = reading(*changes, right=right)
             if how is not None:
                 made += [
-                    Guess(algorithm, lam, how, names)
+                    Guess(algorithm, lam, how, names, right, takes.gamma)
                     for algorithm in algorithms
                     for lam in (lambdas if algorithm != "one_step" else (0.0,))
                 ]
@@ -61,14 +108,18 @@ class Guesses:
 
     def __init__(self, made: list[Guess]) -> None:
         self.made = made
-        self.targets = np.array([numbers(guess) for guess in made]).reshape(len(made), NUM_STEPS)
-        q_a, v = (np.array([x for w in WINDOWS for x in row(w)[: w.n]]) for row in (lambda w: w.q_a, lambda w: w.v))
-        self.base = np.array([v if guess.algorithm == "vtrace" else q_a for guess in made]).reshape(-1, NUM_STEPS)
+        rows = [[guess.on(w) for w in WINDOWS] for guess in made]
+        self.targets, self.base = (
+            np.array([np.concatenate([pair[i] for pair in row]) for row in rows]).reshape(len(made), NUM_STEPS)
+            for i in (0, 1)
+        )
 
     def fitting(self, answer: Answer) -> list[Guess]:
-        if not self.made:
-            return []
-        return [self.made[i] for i in np.flatnonzero(answer.fits(self.targets, self.base).all(axis=1))]
+        left = np.arange(len(self.made))
+        for part in (answer.beginning(), answer):  # most guesses are out after a few numbers
+            if len(left):
+                left = left[part.fits(self.targets[left], self.base[left]).all(axis=1)]
+        return [self.made[i] for i in left]
 
     def nearest(self, answer: Answer) -> tuple[Guess, float]:
         """The guess that comes closest, and how close, at most 1; the first of those that are nearly as good."""
@@ -76,11 +127,6 @@ class Guesses:
         closeness = np.exp(-off).mean(axis=1)
         best = int(np.argmax(closeness >= 0.9 * closeness.max()))
         return self.made[best], float(closeness[best])
-
-
-def numbers(guess: Guess) -> np.ndarray:
-    """The targets of all windows, one after the other."""
-    return np.array([x for w in WINDOWS for x in targets(w, guess.algorithm, guess.lambda_, guess.how)])
 
 
 # -- λ ---------------------------------------------------------------------------------------------------------
@@ -91,11 +137,11 @@ def known_lambda(answer: Answer, given: float | None) -> float | None:
     return LAMBDA if answer.run.convention.knows_lambda else given
 
 
-def inferred(answer: Answer, algorithms: tuple[str, ...], count: int) -> "Guesses":
+def inferred(answer: Answer, algorithms: tuple[str, ...], count: int, takes: Takes) -> "Guesses":
     """For each guess the λ that short windows say, where G is linear in it: G(λ) = G(0) + λ (G(1) − G(0))."""
-    at_0, half, at_1 = (guesses(algorithms, (lam,), count, False) for lam in (0.0, 0.5, 1.0))
+    at_0, half, at_1 = (guesses(algorithms, (lam,), count, takes) for lam in (0.0, 0.5, 1.0))
     if answer.form.target is None or not at_0.made:
-        return guesses(algorithms, COMMON_LAMBDAS[: 3 if count > 1 else None], count, False)
+        return guesses(algorithms, COMMON_LAMBDAS[: (None, 5, 3)[count]], count, takes)
     # With nothing wrong one on-policy pair is enough, and every trace, Markov or not, is linear in λ there.
     wanted = (ON_POLICY_PAIR,) if count == 0 else tuple(w for w in WINDOWS if w.n <= 2)
     here = [i for i, column in enumerate(answer.columns) if place(int(column))[0] in wanted]
@@ -124,15 +170,67 @@ def _snapped(lam: float, tolerance: float) -> float:
     return short if abs(short - lam) <= 100 * tolerance else min(1.0, float(lam))
 
 
+COMMON_GAMMAS = (0.99, 0.9, 0.95, 0.999, 0.997, 1.0)
+
+
+def gammas(answer: Answer) -> tuple[float, ...]:
+    """γ as it was given; of a function that takes none, what one on-policy step says: G = r + γ E_π Q."""
+    if {"gamma", "discount"} & answer.run.convention.kinds:
+        return (GAMMA,)
+    if answer.form.target is None:
+        return (GAMMA, *COMMON_GAMMAS)
+    windows = [place(int(column))[0] for column in answer.columns]
+    first = next((i for i, w in enumerate(windows) if w is GOLDEN[0]), None)
+    if first is None:
+        return (GAMMA, *COMMON_GAMMAS)
+    w = GOLDEN[0]
+    q_a = (w.online if answer.run.convention.two_networks else w).q_a[:1]
+    g = answer.form.target(answer.given[[first]], np.array(q_a))[0]
+    gamma = _snapped((g - w.r[0]) / w.next_v[0], answer.tolerance)
+    return (gamma,) if 0 < gamma <= 1 else (GAMMA,)
+
+
 # -- fitting ----------------------------------------------------------------------------------------------------
 
 
 def fitting(answer: Answer, algorithms: tuple[str, ...], given: float | None, count: int) -> list[Fit]:
     """The guesses with this many mistakes that give every number this answer has."""
-    lam = known_lambda(answer, given)
-    tried = inferred(answer, algorithms, count) if lam is None else guesses(algorithms, (lam,), count, True)
-    fits = [Fit(guess, answer) for guess in tried.fitting(answer)]
+    fits = [
+        Fit(guess, answer) for tried in guessed(answer, algorithms, given, count) for guess in tried.fitting(answer)
+    ]
     return [fit for fit in fits if _can_be_made(fit)] or fits
+
+
+def guessed(answer: Answer, algorithms: tuple[str, ...], given: float | None, count: int) -> "Iterator[Guesses]":
+    """With every λ and γ that it may have."""
+    lam = known_lambda(answer, given)
+    for gamma in gammas(answer) if count < 2 else gammas(answer)[:1]:
+        takes = Takes(lam is not None, answer.run.convention.two_networks, gamma)
+        yield inferred(answer, algorithms, count, takes) if lam is None else guesses(algorithms, (lam,), count, takes)
+
+
+def rounded(answer: Answer, algorithms: tuple[str, ...], given: float | None) -> tuple[Fit, float] | None:
+    """The right guess that differs by rounding alone, and by how much; half precision has no tiny μ."""
+    loose = 3e-2
+    here = np.array([place(int(column))[0].name != TINY_MU for column in answer.columns])
+    best: tuple[Fit, float] | None = None
+    if answer.form.reduce or answer.form.clamped:
+        return None
+    for tried in guessed(answer, algorithms, given, 0):
+        if not tried.made:
+            continue
+        off = answer.off(tried.targets, tried.base)[:, here]
+        # Rounding leaves short windows of round numbers exact; half precision leaves few of the others so.
+        places = [place(int(column)) for column in answer.columns[here]]
+        exact, rough = np.array([(w in EXACT, w in ROUGH and t + 1 < w.n) for w, t in places]).T
+        some = (off[:, rough] > 1e-12).mean(axis=1) < 0.4
+        systematic = (off[:, exact] > 1e-7).any(axis=1) | (some & (off > SINGLE).any(axis=1))
+        off = off + np.where(systematic, np.inf, 0.0)[:, None]
+        worst = np.where(np.isfinite(off).all(axis=1), np.nan_to_num(off, nan=np.inf).max(axis=1), np.inf)
+        i = int(np.argmin(worst))
+        if worst[i] <= loose and (best is None or worst[i] < best[1]):
+            best = Fit(tried.made[i], answer), float(worst[i])
+    return best
 
 
 def _can_be_made(fit: Fit) -> bool:
@@ -184,6 +282,45 @@ def _starts(answer: Answer) -> np.ndarray:
     return answer.columns[np.flatnonzero(np.r_[True, answer.calls[1:] != answer.calls[:-1]])]
 
 
+class Doubt(NamedTuple):
+    """A window where a guess fails that holds in the small ones."""
+
+    window: str
+    said: str
+    raised: bool = False
+
+
+def doubts(fn: Callable[..., Any], fit: Fit) -> list[Doubt]:
+    """Where a function that fits is wrong after all: long windows, many actions, c = 0, another γ and λ."""
+    convention, form, found = fit.answer.run.convention, fit.answer.form, []
+    for window in CONFIRMING:
+        if not convention.expresses(window):
+            continue
+        lam = window.lambda_ if convention.knows_lambda and fit.guess.algorithm != "one_step" else fit.guess.lambda_
+        guess = replace(fit.guess, lambda_=lam)
+        if {"gamma", "discount"} & convention.kinds:
+            guess = replace(guess, gamma=window.gamma)
+        try:
+            given = whole(fn, fit.answer, window)
+        except Exception as error:
+            line = (str(error).splitlines() or [""])[0][:90]
+            found.append(Doubt(window.name, f"it raises {type(error).__name__}: {line}", raised=True))
+            continue
+        columns = [guess.on(stream) for stream in convention.streams(window)]
+        expected = form.of(*(np.stack([column[i] for column in columns], axis=-1) for i in (0, 1)))
+        if given.shape != expected.shape:
+            found.append(Doubt(window.name, f"it gives {given.shape}, not {expected.shape}"))
+            continue
+        with np.errstate(invalid="ignore"):
+            off = np.abs(given - expected) / np.maximum(1.0, np.abs(expected))
+        off = np.where((given == expected) | (np.isnan(given) & np.isnan(expected)), 0.0, off)
+        if not (off <= 3 * fit.answer.tolerance).all():
+            bad = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
+            wrong, right = given.reshape(-1)[bad], expected.reshape(-1)[bad]
+            found.append(Doubt(window.name, f"it gives {wrong:.6g} where {right:.6g} is right"))
+    return found
+
+
 def evidence(fn: Callable[..., Any], answer: Answer, guess: Guess, window: Golden) -> list[str]:
     """Which inputs the answer wrongly depends on, or wrongly does not, by changing them one at a time."""
     lines: list[str] = []
@@ -210,13 +347,10 @@ def evidence(fn: Callable[..., Any], answer: Answer, guess: Guess, window: Golde
 
 
 def _both(fn: Callable[..., Any], answer: Answer, guess: Guess, window: Golden) -> tuple[np.ndarray, np.ndarray]:
+    """What the function gives for a window, and what the guess says."""
     given = once(fn, answer, window)
-    g = np.array(targets(window, guess.algorithm, guess.lambda_, guess.how))
-    base = np.array((window.v if guess.algorithm == "vtrace" else window.q_a)[: window.n])
-    expected = answer.form.element(g, base)
-    if answer.form.reduce:
-        expected = np.array([expected.mean() if answer.form.reduce == "mean" else expected.sum()])
-    return given, expected
+    expected = answer.form.of(*guess.on(window))
+    return given, expected.reshape(-1)
 
 
 def _changes(window: Golden) -> Sequence[tuple[str, Golden]]:

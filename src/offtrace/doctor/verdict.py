@@ -1,8 +1,8 @@
 """What the doctor says, in words a person with the mistake understands in a minute."""
 
 import textwrap
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 from offtrace.doctor.golden import GAMMA, Golden
 from offtrace.doctor.mistakes import EQUATION, MISTAKES, VTRACE_EQUATION, coefficients, targets
@@ -17,10 +17,12 @@ class Verdict:
 
     right: bool
     kind: str
-    """right, mistake, mistakes, ambiguous, another, or unknown."""
+    """right, variant, ignored, rounded, fragile, mistake, mistakes, ambiguous, another, or unknown."""
     function: str
     trace: str | None = None
     lambda_: float | None = None
+    gamma: float = GAMMA
+    two_networks: bool = False
     lambda_known: bool = True
     """λ was given to the function or to the doctor; otherwise it is what the numbers say."""
     convention: str = ""
@@ -38,6 +40,8 @@ class Verdict:
     given_row: tuple[float, ...] = ()
     expected_row: tuple[float, ...] = ()
     term: str = ""
+    terms: tuple[str, ...] = ()
+    """Of a mistake that is not in the list: the terms of Eq. 3 that part, as measured."""
     evidence: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tolerance: float = 0.0
@@ -69,14 +73,23 @@ class Verdict:
     def _headline(self) -> str:
         titles = " and ".join(MISTAKES[name].title for name in self.mistakes)
         fitting = len(self.alternatives)
+        extra = f" ({self.detail})" if self.detail else ""
         text = {
             "right": f"RIGHT: `{self.function}` is {self._name()}"
+            + (", its corrections clamped to [−1, 1] as in the paper's App. F" if "clamped" in self.output else "")
             + (f", up to {self.detail}." if self.detail else "."),
+            "variant": f"A VARIANT: `{self.function}` is {self._name()}, but {titles}{extra}.",
+            "ignored": f"NOT RETRACE: `{self.function}` takes `{self.detail}` and never reads it. What is left is "
+            f"{self._name()}.",
+            "rounded": f"NOT PRECISE: `{self.function}` is {self._name()}, but {self.detail}.",
+            "fragile": f"NOT ALWAYS RIGHT: `{self.function}` is {self._name()} in small windows, and fails here:",
             "another": f"NOT WHAT YOU NAMED: `{self.function}` is {self._name()}, and right as that.",
-            "mistake": f"MISTAKE in `{self.function}`: {titles}.",
-            "mistakes": f"TWO MISTAKES in `{self.function}`: {titles}.",
+            "mistake": f"MISTAKE in `{self.function}`: {titles}{extra}.",
+            "mistakes": f"TWO MISTAKES in `{self.function}`: {titles}{extra}.",
             "ambiguous": f"WRONG: `{self.function}` has a mistake, and {fitting} explanations fit equally:",
-            "unknown": f"WRONG: `{self.function}` goes wrong in a way that is not in the list of known mistakes.",
+            "unknown": f"WRONG: `{self.function}` goes wrong in a way that is not in the list of known mistakes."
+            if not self.terms
+            else f"WRONG: in `{self.function}` {'; and '.join(self.terms)}.",
         }[self.kind]
         return textwrap.fill(text, WIDTH)
 
@@ -85,7 +98,19 @@ class Verdict:
         if self.kind == "right" and self.mistakes:
             entry = MISTAKES[self.mistakes[0]]
             out += ["", *_wrap(f"{entry.sentence} {entry.remedy}")]
-        if self.kind in ("mistake", "mistakes"):
+        if self.kind in ("right", "ignored", "another"):
+            out += self._theory()
+        if self.kind == "rounded":
+            out += [
+                "",
+                *_wrap(
+                    "Add up in float32 at least: a small late reward is lost in a large sum. Keep half "
+                    "precision for what goes into the network."
+                ),
+            ]
+        if self.kind == "fragile":
+            out += ["", *(line for text in self.evidence for line in _wrap("- " + text, hanging=2))]
+        if self.kind in ("mistake", "mistakes", "variant"):
             for name in self.mistakes:
                 entry = MISTAKES[name]
                 out += ["", *_wrap(entry.sentence), "", *_marked(self.trace, entry.where), ""]
@@ -96,13 +121,30 @@ class Verdict:
                 out += _wrap("- " + "; and ".join(MISTAKES[name].title for name in names), hanging=2)
         if self.kind == "unknown":
             out += ["", *_wrap(f"Nearest to it: {self._name()}.")]
+            if self.terms:
+                out += _wrap("This was measured: rewards and values were changed one at a time.")
+        return out
+
+    def _theory(self) -> list[str]:
+        """What is known of a trace that is not Retrace, and not plainly safe."""
+        theory = THEORY.get(self.trace or "")
+        if theory is None or not theory.says:
+            return []
+        out = ["", *_wrap(("" if theory.safe else "NOT SAFE: ") + theory.says)]
+        if self.kind == "ignored":
+            out += _wrap(
+                f"To change: read `{self.detail}`: Retrace is c = λ·min(1, π/μ). If you mean "
+                f"{TITLES[self.trace or '']}, leave `{self.detail}` out, or say `--trace {self.trace}`."
+            )
+        elif self.kind == "right" and self.trace != "vtrace":
+            out += _wrap("If you meant Retrace, it is not: c = λ·min(1, π/μ). Say `--trace retrace` to test for it.")
         return out
 
     def _picture(self) -> list[str]:
         if self.window is None:
             return []
         w, n = self.window, self.window.n
-        known = f"γ = {GAMMA:g}" + ("" if self.lambda_ is None else f", λ = {self.lambda_:.6g}")
+        known = f"γ = {self.gamma:g}" + ("" if self.lambda_ is None else f", λ = {self.lambda_:.6g}")
         out = ["", *_wrap(f"The smallest window that shows it: {w.name} ({known}).")]
         out += ["", "   t    Q(x_t,·)        π(·|x_t)        μ(·|x_t)      a_t    r_t   end"]
         for t in range(n + 1):
@@ -112,6 +154,9 @@ class Verdict:
                 end = end if w.real[t] else "no step"
                 row += f"  {w.a[t]:>4}  {w.r[t]:>5g}   {end}"
             out.append(row.rstrip())
+        if self.two_networks:
+            rows = "; ".join(_pair(row).strip() for row in w.online.q)
+            out += ["", *_wrap(f"Q(x_t,·) is the target network's. The online network's rows: {rows}.")]
         for t, q, pi in w.true_next:
             out += [f"      step {t} led to another state: Q = {_pair(q).strip()}, π = {_pair(pi).strip()}"]
         out += ["", f"  {'step':24}" + "".join(f"{t:>12}" for t in self._steps())]
@@ -134,17 +179,19 @@ class Verdict:
             or t is None
             or self.trace is None
             or self.lambda_ is None
+            or self.two_networks
             or len(self.given_row) != len(self._steps())
         ):
             return []
         if self.trace in ("vtrace", "peng") or (self.trace in TRACES and not TRACES[self.trace].markov):
             return []
+        w = replace(w, gamma=self.gamma)
         g, pi, q = targets(w, self.trace, self.lambda_), w.next_pi[t], w.next_q[t]
-        discount = 0.0 if w.terminated[t] else GAMMA
+        discount = 0.0 if w.terminated[t] else self.gamma
         value = " + ".join(f"{p:.4g}·{x:.4g}" for p, x in zip(pi, q, strict=True))
         line, lines = f"by hand: G_{t} = {w.r[t]:g} + {discount:g} [ {value}", []
         if t + 1 < w.n:
-            c = 0.0 if w.starts[t + 1] else coefficients(w, self.trace, self.lambda_, 0.0)[t + 1]
+            c = 0.0 if w.starts[t + 1] else coefficients(w, self.trace, self.lambda_)[t + 1]
             line += f" + {c:.4g} ({g[t + 1]:.6g} − {w.q_a[t + 1]:g})"
             known = f"π(a_{t + 1}) = {w.pi_a[t + 1]:.4g}, μ(a_{t + 1}) = {w.mu_a[t + 1]:.4g}"
             rule = "0, a new episode" if w.starts[t + 1] else f"{TRACES[self.trace].rule} with {known}"
@@ -155,7 +202,7 @@ class Verdict:
 
     def _foot(self) -> list[str]:
         out: list[str] = []
-        if self.evidence:
+        if self.evidence and self.kind != "fragile":
             out += ["", "  Inputs changed one at a time, in this window:"]
             out += [line for text in self.evidence for line in _wrap("- " + text, hanging=2, indent=4)]
         facts = [f"called as: {self.convention}; gives {self.output}"] if self.convention else []
@@ -181,8 +228,63 @@ TITLES = {
     "truncated_is": "truncated importance sampling",
     "rbis": "RBIS",
     "watkins": "Watkins's Q(λ)",
+    "soft_watkins": "soft Watkins",
+    "continuous_acer": "ACER's trace for continuous actions",
+    "q_sigma": "Q(σ) with σ = 0.5",
     "peng": "Peng's Q(λ)",
     "vtrace": "V-trace",
+}
+
+
+class Theory(NamedTuple):
+    """Whether theory covers a trace for every π and μ, and what there is to say of it."""
+
+    safe: bool
+    says: str = ""
+
+
+THEORY = {
+    "one_step": Theory(True),
+    "retrace": Theory(True),
+    "tree_backup": Theory(True),
+    "recursive_retrace": Theory(True),
+    "rbis": Theory(True),
+    "importance_sampling": Theory(
+        True,
+        "Nothing bounds the product of the ratios, so its variance may be infinite, though the expectation is right "
+        "(Theorem 1). Retrace clips each ratio at 1 for this.",
+    ),
+    "q_sigma": Theory(
+        True, "Theorem 1 covers it, but nothing bounds the product of the ratios, so its variance may be infinite."
+    ),
+    "q_lambda": Theory(
+        False,
+        "c = λ whatever μ did. It converges only where π is close to μ, λ < (1−γ)/(γε) with ε the largest "
+        "‖π(·|x) − μ(·|x)‖₁; beyond that it may diverge (Harutyunyan et al. 2016). Retrace "
+        "converges for every π and μ.",
+    ),
+    "truncated_is": Theory(
+        False,
+        "min(1, Πρ) clips the product and not each ratio, so one step's c may be above π/μ: Theorem 1 does not cover "
+        "it, and it may diverge (Daley et al. 2023). Retrace is λ·min(1, ρ) at each step; RBIS is the safe trace "
+        "next to this one.",
+    ),
+    "watkins": Theory(
+        False,
+        "It is safe where π is greedy in this same Q without ties, where it is Retrace; for any other π it is not.",
+    ),
+    "soft_watkins": Theory(False, "c may be above π/μ where π is not greedy, which Theorem 1 does not cover."),
+    "continuous_acer": Theory(False, "c is above π/μ where π/μ < 1, which Theorem 1 does not cover."),
+    "peng": Theory(
+        False,
+        "It corrects for nothing: it converges to the values of the mixture λμ + (1−λ)π, not to those of π "
+        "(Kozuno et al. 2021).",
+    ),
+    "vtrace": Theory(
+        True,
+        "Its fixed point is the value of a policy between μ and π, as its ratios are clipped (Espeholt et al. 2018); "
+        "it learns state values.",
+    ),
 }
 
 

@@ -11,6 +11,7 @@ through their methods of those names. Importing this loads neither JAX nor a sui
 
 import difflib
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
@@ -209,13 +210,14 @@ def _hint(name: str) -> str:
 def near(name: str) -> str:
     """The names that are close without their suite, or as a whole; nothing if there are none.
 
-    What is not said to be Atari's is looked for among the others first.
+    What is not said to be Atari's is looked for among the others first. Ids of Gymnasium's and ALE's are understood.
 
-    >>> near("catch"), near("Walker")
-    ('Did you mean pocket/catch?', '')
+    >>> near("catch"), near("Walker"), near("ALE/Pong-v5")
+    ('Did you mean pocket/catch?', '', 'Did you mean atari/pong?')
     """
-    last = name.rpartition("/")[2]
-    for names in (ATARI, NAMES) if name.startswith("atari/") else (NAMES, ATARI):
+    last = re.sub(r"((NoFrameskip|Deterministic)?-v\d+)$", "", name.rpartition("/")[2])
+    last = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower()
+    for names in (ATARI, NAMES) if name.startswith(("atari/", "ALE/")) else (NAMES, ATARI):
         short = {known.partition("/")[2]: known for known in names}
         if close := difflib.get_close_matches(last, short, n=3, cutoff=0.7):
             return f"Did you mean {' or '.join(short[match] for match in close)}?"

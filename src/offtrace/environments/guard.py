@@ -44,18 +44,19 @@ def find(name: str, *, allow_import: bool) -> Any:
     try:
         return gymnasium.spec(id_)
     except gymnasium.error.Error as error:
-        hint = "" if colon else _hint(id_, error)
-        raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {error}{hint}") from error
+        said = str(error) if colon else _with_hint(id_, error)
+        raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {said}") from error
 
 
-def _hint(id_: str, error: Exception) -> str:
-    """Our own names, for one that Gymnasium does not know."""
-    if not isinstance(error, gymnasium.error.NameNotFound):
-        return ""
-    hint = near(id_.lower())
-    if not hint and "Did you mean" not in str(error):
-        hint = there_are()
-    return f" {hint}" if hint else ""
+def _with_hint(id_: str, error: Exception) -> str:
+    """What Gymnasium says of a name that it does not know, with our own names: one hint, not two."""
+    said = str(error)
+    if not isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound):
+        return said
+    hint = near(id_)
+    if "Did you mean" not in said:
+        return f"{said} {hint or there_are()}"
+    return said if not hint else f"{said.removesuffix('?')}, or {hint.removeprefix('Did you mean ')}"
 
 
 def takes(spec: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """`offtrace doctor MODULE:FUNCTION`: the verb."""
 
+import contextlib
 import importlib
 import json as json_module
 import os
@@ -76,13 +77,16 @@ def load(function: str) -> Callable[..., Any]:
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
-        value: Any = importlib.import_module(module_name)
+        with contextlib.redirect_stdout(sys.stderr):  # what is printed here is the verdict, or its JSON, alone
+            value: Any = importlib.import_module(module_name)
         for part in name.split("."):
             value = getattr(value, part)
     except ModuleNotFoundError as error:
         hint = f" Write `{module_name.removesuffix('.py')}:{name}`." if module_name.endswith(".py") else ""
         hint = f" {remedy(error.name)}" if error.name in LIBRARIES else hint
         raise ValueError(f"no module named {error.name!r}, importing {module_name!r}.{hint}") from None
+    except SystemExit as error:
+        raise ValueError(f"importing {module_name!r} called sys.exit({error.code!r}).") from None
     except AttributeError as error:
         raise ValueError(f"{error}.") from None
     except Exception as error:

@@ -1,5 +1,6 @@
 """What `offtrace watch` makes of an agent that plays: a GIF, an MP4, or a view in the terminal."""
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -42,18 +43,34 @@ def watch_policy(
     try:
         if output is not None:
             write = _writer(output, fps)
-            with _progress(console, num_episodes, max_steps) as tell, closing(play(policy, **arguments)) as frames:
+            with (
+                _no_window(),
+                _progress(console, num_episodes, max_steps) as tell,
+                closing(play(policy, **arguments)) as frames,
+            ):
                 write(output, _followed(frames, returns, tell), fps, title=policy.env)
             size = filesize.decimal(output.stat().st_size)
             console.print(f"Written to [bold]{escape(str(output))}[/bold], {size}", highlight=False, soft_wrap=True)
         if terminal:
-            with closing(play(policy, **arguments)) as frames:
+            with _no_window(), closing(play(policy, **arguments)) as frames:
                 actions = ACTIONS.get(policy.env, "")
                 noted = returns if output is None else []
                 show(_followed(frames, noted), console, fps, title=policy.env, actions=actions)
     except ImportError as error:
         raise ValueError(f"`policy` cannot be watched: {error}") from error
     return returns
+
+
+@contextmanager
+def _no_window() -> Generator[None]:
+    """Frames are arrays: SDL need not look for a display or a sound card, and complain that there is none."""
+    ours = {name: "dummy" for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER") if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
 
 
 def _followed(

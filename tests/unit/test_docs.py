@@ -1,0 +1,47 @@
+"""The pages that `make docs` builds: every link leads somewhere."""
+
+import importlib.util
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("markdown")
+
+BUILD = Path(__file__).parents[2] / "docs" / "build.py"
+
+
+class Page(HTMLParser):
+    """The anchors of a page, and where its links lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str | None] = set()
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.anchors.add(value)
+            elif name in ("href", "src") and value:
+                self.links.append(value)
+
+
+def test_every_link_and_anchor_of_the_pages_exists(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("build", BUILD)
+    assert spec is not None
+    assert spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    pages = {path.name: Page(path.read_text(encoding="utf-8")) for path in build.build(tmp_path / "site")}
+    lost = []
+    for name, page in pages.items():
+        for link in page.links:
+            file, _, anchor = link.partition("#")
+            there = tmp_path / "site" / (file or name)
+            known = not anchor or anchor in pages[file or name].anchors
+            if ":" not in file and not (there.is_file() and known):
+                lost.append(f"{name}: {link}")
+    assert lost == []
+    assert sum(len(page.links) for page in pages.values()) > 100
