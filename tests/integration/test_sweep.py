@@ -19,7 +19,7 @@ from offtrace.agent import training
 from offtrace.agent.checkpoints import Lock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
-from offtrace.experiments import engine
+from offtrace.experiments import engine, spec
 from offtrace.experiments.ladder import RUNGS, rung_of
 from offtrace.experiments.presets import PRESETS, preset
 from offtrace.experiments.spec import Sweep, Variant, cells, packs, with_settings
@@ -374,6 +374,32 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> N
         failed = store.runs(status="failed")
     assert failed[0].spec == to_json(wrong[0])
     assert "`num_steps` must be more than" in failed[0].failure
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_run_that_diverges_has_no_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], most: int
+) -> None:
+    """However packs are cut: it is over, with the same reports, and the sweep ends with 3 and says which."""
+    monkeypatch.setattr(engine, "MOST", most)
+    wild = cells(small(traces=("retrace",), num_seeds=2, settings={**SMALL, "step_size": 1e30}))
+    path = tmp_path / "results.sqlite"
+    done = engine.run(wild, path, jobs=0)
+    assert (done.num_done, done.num_diverged, done.num_failed, done.num_left) == (0, 2, 0, 0)
+    with Store(path, read_only=True) as store:
+        runs, missing = store.runs(), store.missing()
+    assert missing == []
+    assert [run.status for run in runs] == ["diverged"] * 2
+    assert all(run.reports[-1].num_steps >= SMALL["num_steps"] for run in runs), "to the end, in any pack"
+    assert all(run.failure.startswith("by step ") and "not finite" in run.failure for run in runs)
+    monkeypatch.setattr(spec, "cells", lambda _: wild)
+    with pytest.raises(SystemExit) as exit_:
+        main(["sweep", "pocket/catch", "--jobs", "0", "--output", str(path), "--json"])
+    assert exit_.value.code == 3
+    told = capsys.readouterr()
+    assert json.loads(told.out)[0].items() >= {"num_runs": 0, "num_diverged": 2, "score": None}.items()
+    assert "diverged: pocket/catch retrace λ = 1 seed 0, 1 more: by step " in told.err
+    assert told.err.splitlines()[-1].endswith("results.sqlite, 2 diverged.")
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offtrace.agent.spec import Plan, from_json, to_json
-from offtrace.agent.telemetry import Report, Watcher
+from offtrace.agent.telemetry import Report, Watcher, divergence
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.spec import packs
-from offtrace.experiments.store import Store, fingerprint
+from offtrace.experiments.store import OVER, Store, fingerprint
 
 MOST = 200
 """Members of a pack on a CPU, where they run one after the other: a pack is asked to stop after every tick of all."""
@@ -53,8 +53,28 @@ class Progress(NamedTuple):
     num_steps: int
     total_steps: int
     num_done: int
+    num_diverged: int
     num_failed: int
     num_runs: int
+
+    @property
+    def num_left(self) -> int:
+        """Runs without a result: failed, or not run yet."""
+        return self.num_runs - self.num_done - self.num_diverged
+
+
+class End(NamedTuple):
+    """How a run ended."""
+
+    returns: Sequence[float]
+    num_unfinished: int
+    diverged: str | None
+    """When and how, if it did; it has no score then, whatever the returns are."""
+
+
+def end_of(result: Any) -> End:
+    """Of a `Result` of training; the same rule for every cell, however packs are cut."""
+    return End(result.returns, result.num_unfinished, divergence(result.reports))
 
 
 def run(
@@ -67,6 +87,8 @@ def run(
     stop: Callable[[], bool] = lambda: False,
 ) -> Progress:
     """Trains what is missing; the last progress. Cells that fail are recorded as failed, and the others go on.
+
+    One that diverges is recorded as such, and is over.
 
     `jobs` processes at once, one for each core unless given; 0 trains in this process, as on an accelerator.
     """
@@ -98,6 +120,7 @@ def begin(
     """Makes the cells known to the store; those that are missing in it."""
     rows = [to_json(spec) for spec in specs]
     with Store(path) as opened:
+        opened.check()
         opened.register(rows, provenance(command, computes=False))
         missing = [from_json(row) for _, row in opened.missing(rows)]
     return missing, Watched(path, rows, tell)
@@ -179,7 +202,7 @@ def work(
             pack.write([result.reports for result in results])  # one that was killed has saved more than it wrote
             if not results[0].finished:
                 return
-            pack.finish([(result.returns, result.num_unfinished) for result in results])
+            pack.finish([*map(end_of, results)])
         except Exception as error:
             batches.flush()
             pack.fail("".join(traceback.format_exception(error)))
@@ -256,10 +279,10 @@ class Held:
         """Of each row; none of any is a sign of life."""
         self._store.write_all(dict(zip(self.ids, compress(reports, self._mine), strict=True)))
 
-    def finish(self, ends: Sequence[tuple[Sequence[float], int]]) -> None:
-        """The returns of each row's evaluation, and how many of its episodes were cut off."""
-        for run_id, (returns, num_unfinished) in zip(self.ids, compress(ends, self._mine), strict=True):
-            self._store.finish(run_id, returns, num_unfinished)
+    def finish(self, ends: Sequence[End]) -> None:
+        """Of each row."""
+        for run_id, end in zip(self.ids, compress(ends, self._mine), strict=True):
+            self._store.finish(run_id, end.returns, end.num_unfinished, diverged=end.diverged)
 
     def fail(self, reason: str) -> None:
         for run_id in self.ids:
@@ -385,14 +408,13 @@ class Watched:
             connection.close()
         mine = {key: found[key] for key in self._wanted if key in found}
         steps = sum(
-            total if mine[key][0] == "done" else min(mine[key][1], total)
+            total if mine[key][0] in OVER else min(mine[key][1], total)
             for key, total in self._wanted.items()
             if key in mine
         )
         statuses = [status for status, _ in mine.values()]
-        return Progress(
-            steps, sum(self._wanted.values()), statuses.count("done"), statuses.count("failed"), len(self._wanted)
-        )
+        counts = [statuses.count(status) for status in ("done", "diverged", "failed")]
+        return Progress(steps, sum(self._wanted.values()), *counts, len(self._wanted))
 
 
 def _on_accelerator() -> bool:

@@ -3,6 +3,7 @@
 import json as json_module
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,9 +15,11 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from offtrace.environments import NAMES, with_options
-from offtrace.verbs.numbers import count, number
+from offtrace.verbs.numbers import count, harmless, number
+from offtrace.verbs.report import print_troubles
 
 
 def sweep(
@@ -95,19 +98,18 @@ def sweep(
     done, stopped = with_progress(run, specs, output, console=console, jobs=jobs, here=engine == "local")
     with Store(output, read_only=True) as store:
         runs = [run for run in store.runs() if run.fingerprint in mine]
-    scores = mean_scores([run for run in runs if run.status == "done"])
+    scores = mean_scores(runs)
     if json:
         print(json_module.dumps(scores, indent=2, ensure_ascii=False))
     elif scores:
         console.print(_table(scores))
-    tell_failures(runs, console)
-    left = done.num_runs - done.num_done
-    console.print(f"{done.num_done} of {done.num_runs} runs are in {output}.", markup=False, highlight=False)
+    print_troubles(runs, console)
+    console.print(in_words(done, output), markup=False, highlight=False, soft_wrap=True)
     if stopped:
         kept = "saved" if engine == "local" else "what is finished is kept"
         console.print(f"Stopped, and {kept}; the same command goes on.")
         sys.exit(130)
-    if left:
+    if done.num_left or done.num_diverged:
         sys.exit(3)
 
 
@@ -164,7 +166,8 @@ def with_progress(
         task = shown.add_task("starting", total=1.0, steps="")
 
         def tell(now: Any) -> None:
-            failed = f", {now.num_failed} failed" if now.num_failed else ""
+            others = {"diverged": now.num_diverged, "failed": now.num_failed}
+            failed = "".join(f", {number:,} {word}" for word, number in others.items() if number)
             shown.update(
                 task,
                 description=f"{now.num_done} of {now.num_runs} runs{failed}",
@@ -174,39 +177,37 @@ def with_progress(
 
         command = shlex.join(["offtrace", *sys.argv[1:]])
         done = run(specs, output, jobs=jobs, command=command, tell=tell, stop=stopping)
-        return done, stopping() and done.num_done < done.num_runs
+        return done, stopping() and done.num_left > 0
 
 
-def tell_failures(runs: Sequence[Any], console: Console) -> None:
-    """A line for each reason for which runs failed: the last line of it, and the first of the runs."""
-    reasons: dict[str, list[Any]] = {}
-    for run in runs:
-        if run.status == "failed":
-            lines = (run.failure or "").strip().splitlines() or ["no reason known"]
-            reasons.setdefault(lines[-1], []).append(run)
-    for reason, failed in reasons.items():
-        spec = failed[0].spec
-        others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        what = f"{spec['env']} {spec['trace']} seed {spec['seed']}{others}"
-        console.print(f"failed: {what}: {reason}", markup=False, highlight=False)
+def in_words(done: Any, output: Path) -> str:
+    """How a sweep ended, on one line."""
+    others = {"diverged": done.num_diverged, "failed": done.num_failed}
+    told = "".join(f", {number:,} {word}" for word, number in others.items() if number)
+    return harmless(f"{done.num_done + done.num_diverged:,} of {done.num_runs:,} runs are in {output}{told}.")
 
 
 def mean_scores(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Of runs that are done, by game, algorithm and λ: the mean of their final scores."""
+    """Of runs that are over, by game, algorithm and λ: the mean of the final scores of those that are done."""
     from offtrace.experiments.results import algorithms_of, scores
+    from offtrace.experiments.store import OVER
 
-    algorithms = algorithms_of(runs)
+    over = [run for run in runs if run.status in OVER]
+    algorithms = algorithms_of(over)
     groups: dict[tuple[str, str, float], list[float]] = {}
-    for run in runs:
-        score = scores(run)["final"]
+    diverged: Counter[tuple[str, str, float]] = Counter()
+    for run in over:
         key = (run.spec["env"], algorithms[run.fingerprint], run.spec["lambda_"])
+        score = scores(run)["final"] if run.status == "done" else None
         groups.setdefault(key, []).extend([] if score is None else [score])
+        diverged[key] += run.status == "diverged"
     return [
         {
             "env": env,
             "trace": trace,
             "lambda": lambda_,
             "num_runs": len(values),
+            "num_diverged": diverged[env, trace, lambda_],
             "score": sum(values) / len(values) if values else None,
         }
         for (env, trace, lambda_), values in sorted(groups.items())
@@ -215,12 +216,19 @@ def mean_scores(runs: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _table(scores: Sequence[dict[str, Any]]) -> Table:
     caption = "Mean raw return of training episodes in the last tenth of a run."
-    table = Table("game", "algorithm", "λ", "runs", "score", caption=caption, box=None, pad_edge=False)
+    has_diverged = any(row["num_diverged"] for row in scores)
+    if has_diverged:
+        caption += " Runs that diverged have no score."
+    columns = ["game", "algorithm", "λ", "runs", *(["diverged"] if has_diverged else []), "score"]
+    table = Table(*columns, caption=caption, box=None, pad_edge=False)
     game = ""
     for row in scores:
         shown = row["env"] if row["env"] != game else ""
         game = row["env"]
         lambda_ = "" if row["trace"].partition(".")[0] in ("dqn", "one_step") else f"{row['lambda']:g}"
         score = number(row["score"]) if row["score"] is not None else "–"
-        table.add_row(shown, row["trace"], lambda_, str(row["num_runs"]), score)
+        diverged = [str(row["num_diverged"])] if has_diverged else []
+        table.add_row(
+            Text(harmless(shown)), Text(harmless(row["trace"])), lambda_, str(row["num_runs"]), *diverged, score
+        )
     return table
