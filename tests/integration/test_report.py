@@ -2,6 +2,7 @@
 
 import csv
 import io
+import hashlib
 import json
 import os
 import re
@@ -322,6 +323,43 @@ def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> 
     assert "figures/mine.svg" in after
     assert not [name for name in after if Path(name).name.startswith(("made", "extra"))]
     assert "Extra" not in in_words(page)
+
+
+def test_a_report_takes_nothing_away_that_it_did_not_write(tmp_path: Path) -> None:
+    """Whatever `files.json` says: behind a link, beside the folder, or changed by somebody since."""
+    report, docs = tmp_path / "report", tmp_path / "docs"
+    docs.mkdir()
+    (docs / "thesis.tex").write_text("mine")
+    room.write(report, [], formats=())
+    (report / "figures").mkdir(exist_ok=True)
+    mine = {"figures/mine.svg": "mine", "tables/changed.csv": "changed"}
+    for name, text in mine.items():
+        (report / name).write_text(text)
+    (report / "figures" / "link.svg").symlink_to(docs / "thesis.tex")
+    (report / "figures" / "folder.svg").mkdir()
+    same = hashlib.sha256(b"mine").hexdigest()
+    forged = {"figures/link.svg": same, "figures/../../docs/thesis.tex": same, "../docs/thesis.tex": same}
+    forged |= {"tables/changed.csv": same, "figures/folder.svg": same, "figures/\x00": same, "figures/mine.svg": None}
+    for record in (forged, sorted(forged), "figures/mine.svg", [[]]):
+        (report / "data" / "files.json").write_text(json.dumps(record))
+        before = files(tmp_path)
+        room.write(report, [], formats=())
+        assert files(tmp_path) == before
+    (report / "data" / "files.json").write_text(json.dumps({"figures/mine.svg": same}))
+    room.write(report, [], formats=())
+    assert not (report / "figures" / "mine.svg").exists(), "that was as a report wrote it"
+    assert (docs / "thesis.tex").read_text() == "mine"
+
+
+def test_a_report_does_not_write_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "thesis.tex").write_text("mine")
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "figures").symlink_to("../docs")
+    before = files(tmp_path)
+    with pytest.raises(ValueError, match=r"figures' is a symbolic link"):
+        room.write(tmp_path / "report", [], formats=())
+    assert files(tmp_path) == before
 
 
 def _first_charts(found: list[Any]) -> Section:

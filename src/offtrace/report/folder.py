@@ -4,15 +4,18 @@
     figures/*.png|svg|pdf   charts
     tables/*.csv|tex        tables
     data/claims.json        verdicts, for a program to read
-    data/files.json         what was written here, so that the next report can take it away
+    data/files.json         what was written here, and its checksums, so that the next report can take it away
 
-The page is put in its place last and at once: a report that is interrupted leaves the one before, or none.
+Nothing is written or taken away through a symbolic link inside the folder, and no file is taken away that is not, to
+the last byte, what a report wrote. The page is put in its place last and at once: a report that is interrupted leaves the one before, or none.
 """
 
+import hashlib
 import json
 import os
 import platform
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -132,17 +135,19 @@ def write(
     page = render(document, formats)  # before anything is written, as it may be refused
 
     output.mkdir(parents=True, exist_ok=True)
+    _refuse_links(output)
     charts = charts_of([*([document.opening] if document.opening else []), *sections])
-    written = [_put(output, address, text.encode("utf-8", "replace")) for address, text in texts.items()]
+    written = {address: _put(output, address, text.encode("utf-8", "replace")) for address, text in texts.items()}
     for done, (name, chart) in enumerate(charts.items()):
         if progress:
             progress(done, len(charts))
-        written += [_put(output, f"figures/{name}.{each}", data) for each, data in _pictures(chart, formats)]
+        for each, data in _pictures(chart, formats):
+            written[f"figures/{name}.{each}"] = _put(output, f"figures/{name}.{each}", data)
     if progress:
         progress(len(charts), len(charts))
-    index = output / _put(output, "index.html", page.encode("utf-8", "replace"))
+    _put(output, "index.html", page.encode("utf-8", "replace"))
     _take_away(output, written)
-    return index
+    return output / "index.html"
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -163,8 +168,21 @@ def _pictures(chart: alt.LayerChart, formats: Sequence[str]) -> Iterable[tuple[s
     return [(each, makers[each]()) for each in formats]
 
 
+FOLDERS = ("figures", "tables", "data")
+
+
+def _refuse_links(output: Path) -> None:
+    """Before anything is written: what is behind a link is not the report's."""
+    for name in FOLDERS:
+        if (output / name).is_symlink():
+            raise ValueError(
+                f"`output` must be a folder of its own; {str(output / name)!r} is a symbolic link. Remove it, or choose "
+                "another folder."
+            )
+
+
 def _put(output: Path, address: str, data: bytes) -> str:
-    """A file that is there whole, or as it was before."""
+    """A file that is there whole, or as it was before; its checksum."""
     path = output / address
     path.parent.mkdir(exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
@@ -173,21 +191,32 @@ def _put(output: Path, address: str, data: bytes) -> str:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
-    return address
+    return hashlib.sha256(data).hexdigest()
 
 
-def _take_away(output: Path, written: Sequence[str]) -> None:
+def _take_away(output: Path, written: Mapping[str, str]) -> None:
     """What an earlier report wrote here and this one did not; never anything else."""
-    record = output / "data" / "files.json"
     try:
-        before = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        before = []
-    for address in before if isinstance(before, list) else []:
-        place, _, name = str(address).partition("/")
+        before = json.loads((output / "data" / "files.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        before = {}
+    for address, checksum in before.items() if isinstance(before, dict) else ():
+        place, _, name = address.partition("/")
         if place in ("figures", "tables") and name == Path(name).name and address not in written:
-            (output / place / name).unlink(missing_ok=True)
-    _put(output, "data/files.json", (json.dumps(sorted(written), indent=1) + "\n").encode())
+            path = output / place / name
+            if _is_as_written(path, checksum):
+                path.unlink()
+    _put(output, "data/files.json", (json.dumps(dict(sorted(written.items())), indent=1) + "\n").encode())
+
+
+def _is_as_written(path: Path, checksum: object) -> bool:
+    """Whether it is a plain file, not a link, and nobody has changed it since."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == checksum
+    except (OSError, ValueError):  # gone, not to be read, or a name with a NUL in it
+        return False
 
 
 # -- words ---------------------------------------------------------------------------------------------------
