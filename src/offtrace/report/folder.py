@@ -7,7 +7,8 @@
     data/files.json         what was written here, and its checksums, so that the next report can take it away
 
 Nothing is written or taken away through a symbolic link inside the folder, and no file is taken away that is not, to
-the last byte, what a report wrote. The page is put in its place last and at once: a report that is interrupted leaves the one before, or none.
+the last byte, what a report wrote. The page is put in its place last and at once: a report that is interrupted leaves
+the one before, or none.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ from offtrace.report.findings import (
 )
 from offtrace.report.names import counted, named
 from offtrace.report.opening import opening
-from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, charts_of, render
+from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, chart_spec, charts_of, render
 from offtrace.report.sections import KINDS, listed, slug, study_part, unique
 from offtrace.scores import Claim, claims
 from offtrace.scores.comparison import Stretch, published_comparison
@@ -158,7 +159,7 @@ def _pictures(chart: alt.LayerChart, formats: Sequence[str]) -> Iterable[tuple[s
     if not formats:
         return []
     schema = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    spec = json.dumps(chart.to_dict(), ensure_ascii=False).encode("utf-8", "replace").decode()
+    spec = json.dumps(chart_spec(chart), ensure_ascii=False)
     svg = vl_convert.vegalite_to_svg(spec, vl_version=schema)
     makers = {
         "png": lambda: vl_convert.svg_to_png(svg, scale=2),
@@ -176,8 +177,8 @@ def _refuse_links(output: Path) -> None:
     for name in FOLDERS:
         if (output / name).is_symlink():
             raise ValueError(
-                f"`output` must be a folder of its own; {str(output / name)!r} is a symbolic link. Remove it, or choose "
-                "another folder."
+                f"`output` must be a folder of its own; {str(output / name)!r} is a symbolic link. Remove it, or "
+                "choose another folder."
             )
 
 
