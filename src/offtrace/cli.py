@@ -4,7 +4,6 @@ Exit codes: 0 done, 2 your input is wrong, 3 something broke while running, 130 
 with OFFTRACE_TRACEBACK=1 it is the whole traceback, as it always is for what nobody foresaw.
 """
 
-import json
 import os
 import sys
 import traceback
@@ -19,6 +18,7 @@ import offtrace as ot
 from offtrace.verbs.analyze import analyze
 from offtrace.verbs.doctor import ADAPTER, doctor
 from offtrace.verbs.report import report
+from offtrace.verbs.streams import make_readable, print_json
 from offtrace.verbs.sweep import check_jobs, sweep
 from offtrace.verbs.train import train, watch
 
@@ -50,7 +50,7 @@ def reproduce(
         raise ValueError(f"`--first-seed` must be at least 0; got {first_seed}.")
     numbers = room.run(output, Console(stderr=json), scale=scale, first_seed=first_seed, jobs=jobs)
     if json:
-        _print_json(numbers)
+        print_json(numbers)
 
 
 def bench(
@@ -80,7 +80,7 @@ def bench(
         return
     results = room.run(names, quick=quick, output=output, console=Console(stderr=json))
     if json:
-        _print_json([result.as_dict() for result in results])
+        print_json([result.as_dict() for result in results])
 
 
 AGENT = ("jax", "equinox", "optax", "gymnasium", "safetensors")
@@ -105,10 +105,12 @@ VERBS: dict[str, Callable[..., None]] = {
 def main(arguments: list[str] | None = None) -> None:
     """Runs one verb and leaves with its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    make_readable()
     if arguments in (["--version"], ["-V"]):
         print(f"offtrace {ot.__version__}")
         return
     try:
+        _refuse_empty(arguments)
         tyro.extras.subcommand_cli_from_dict(
             VERBS,
             prog="offtrace",
@@ -137,6 +139,17 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(3)
 
 
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty path would be the current folder. Only environments have options that may be empty."""
+    option = ""
+    for word in arguments:
+        name, is_pair, value = word.partition("=")
+        if (not word and option != "--options") or (name.startswith("--") and is_pair and not value):
+            what = f"`{name or option}`" if name or option else "an argument"
+            raise ValueError(f"{what} must not be empty; got ''. Name a file or folder, or leave it out.")
+        option = word if word.startswith("--") else option
+
+
 def _missing(error: ImportError) -> str:
     """The package that is not there; "" if that is not what is wrong."""
     first = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
@@ -154,10 +167,6 @@ def _complain(error: Exception, *, in_full: bool = False) -> None:
     for note in getattr(error, "__notes__", ()):
         if note in NOTES:
             print(note, file=sys.stderr)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.verbs.numbers import harmless
+from offtrace.verbs.streams import print_json
 
 STYLES = {"holds": "green", "does not hold": "red", "cannot tell": "dim"}
 TRACES = ("one_step", "importance_sampling", "q_lambda", "tree_backup", "retrace")
@@ -77,7 +78,7 @@ def report(
         counts = [dict(study.num_by_status) for study in found]
         for study, by_status in zip(told, counts, strict=False):
             study["num_by_status"] = by_status
-        print(json_module.dumps({"page": str(page), "studies": told}, indent=2, ensure_ascii=False))
+        print_json({"page": str(page), "studies": told})
     else:
         for study in told:
             console.print(_table(study), "")

@@ -1,6 +1,5 @@
 """`offtrace sweep`: the verb."""
 
-import json as json_module
 import shlex
 import sys
 from collections import Counter
@@ -20,6 +19,7 @@ from rich.text import Text
 from offtrace.environments import NAMES, with_options
 from offtrace.verbs.numbers import count, harmless, number
 from offtrace.verbs.report import print_troubles
+from offtrace.verbs.streams import print_json
 
 
 def sweep(
@@ -100,7 +100,7 @@ def sweep(
         runs = [run for run in store.runs() if run.fingerprint in mine]
     scores = mean_scores(runs)
     if json:
-        print(json_module.dumps(scores, indent=2, ensure_ascii=False))
+        print_json(scores)
     elif scores:
         console.print(_table(scores))
     print_troubles(runs, console)
