@@ -4,12 +4,17 @@ Exit codes: 0 done, 2 your input is wrong, 3 something broke while running, 130 
 with OFFTRACE_TRACEBACK=1 it is the whole traceback, as it always is for what nobody foresaw.
 """
 
+import functools
+import io
+import itertools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -19,7 +24,7 @@ from offtrace.verbs.analyze import analyze
 from offtrace.verbs.doctor import ADAPTER, doctor
 from offtrace.verbs.report import report
 from offtrace.verbs.streams import make_readable, print_json
-from offtrace.verbs.sweep import check_jobs, sweep
+from offtrace.verbs.sweep import check_first_seed, check_jobs, sweep
 from offtrace.verbs.train import train, watch
 
 
@@ -44,10 +49,9 @@ def reproduce(
         json: print the numbers as JSON, for a program to read.
     """
     check_jobs(jobs)
+    check_first_seed(first_seed)
     from offtrace import reproduce as room
 
-    if first_seed < 0:
-        raise ValueError(f"`--first-seed` must be at least 0; got {first_seed}.")
     numbers = room.run(output, Console(stderr=json), scale=scale, first_seed=first_seed, jobs=jobs)
     if json:
         print_json(numbers)
@@ -111,13 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         _refuse_empty(arguments)
-        tyro.extras.subcommand_cli_from_dict(
-            VERBS,
-            prog="offtrace",
-            description="Multi-step off-policy reinforcement learning, after Munos et al. (2016). "
-            "`offtrace --version` prints the version.",
-            args=arguments or ["--help"],
-        )
+        _parsed(arguments or ["--help"])()
     except KeyboardInterrupt:
         print("offtrace: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -137,6 +135,65 @@ def main(arguments: list[str] | None = None) -> None:
         foreseen = isinstance(error, FloatingPointError | MemoryError | OSError) or type(error) is RuntimeError
         _complain(error, in_full=not foreseen)
         sys.exit(3)
+
+
+def _parsed(arguments: list[str]) -> Callable[[], None]:
+    """The verb with its arguments; what cannot be parsed is refused on one line."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: _later(verb) for name, verb in VERBS.items()},
+                prog="offtrace",
+                description="Multi-step off-policy reinforcement learning, after Munos et al. (2016). "
+                "`offtrace --version` prints the version.",
+                args=arguments,
+            )
+    except SystemExit as end:
+        if end.code != 2:
+            raise
+        raise ValueError(_refusal(said.getvalue(), arguments)) from None
+
+
+def _later(verb: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """It is called when all is parsed."""
+
+    @functools.wraps(verb)
+    def deferred(*args: Any, **kwargs: Any) -> Callable[[], None]:
+        return functools.partial(verb, *args, **kwargs)
+
+    return deferred
+
+
+KINDS = {"INT": "a whole number", "FLOAT": "a number"}
+
+
+def _refusal(box: str, arguments: list[str]) -> str:
+    """From what the parser says in a box of many lines, the one that matters."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]  # without its title
+    parts = [[]]
+    for line in lines:
+        if line and not line.strip("─-"):  # from here on it explains
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    first, *others = [" ".join(part) for part in parts if any(part)] or [""]
+    whole = " ".join([first, *others])
+    see = next((f" See `offtrace {name} --help`." for name in arguments[:1] if name in VERBS), "")
+    wrong = re.search(r"Error parsing (--[\w-]+)", first)
+    if wrong:
+        option = wrong[1]
+        kind = re.search(rf"{option} \S*?(INT|FLOAT)", whole)
+        at = next((i for i, word in enumerate(arguments) if word.partition("=")[0] == option), len(arguments))
+        given = itertools.takewhile(lambda word: not word.startswith("--"), arguments[at + 1 :])
+        words = " ".join(given) or arguments[at].partition("=")[2] if at < len(arguments) else ""
+        if kind:
+            shown = words if len(words) <= 60 else f"{words[:57]}..."
+            return f"`{option}` must be {KINDS[kind[1]]}; got {shown!r}.{see}"
+    meant = list(dict.fromkeys(re.findall(r"(--[\w-]+) ", whole.partition("Perhaps you meant:")[2])))
+    close = f" Did you mean {' or '.join(name for name in meant if name != '--help')}?" if meant else ""
+    verbs = f" There are {', '.join(VERBS)}." if "Available subcommands" in whole else ""
+    return f"{first[:400].strip().rstrip('.')}.{close}{verbs}{see or ' See `offtrace --help`.'}"
 
 
 def _refuse_empty(arguments: list[str]) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.environments import NAMES, with_options
-from offtrace.verbs.numbers import count, harmless, number
+from offtrace.verbs.numbers import count, harmless, number, short
 from offtrace.verbs.report import print_troubles
 from offtrace.verbs.streams import print_json
 
@@ -78,8 +78,8 @@ def sweep(
         raise ValueError(f"`--ray-address` must come with `--engine ray`; got `--engine {engine}`.")
     if scale is not None and preset is None:
         raise ValueError(f"`--scale` must come with `--preset`, whose games it chooses; got `--scale {scale}` alone.")
-    if engine == "local":
-        check_jobs(jobs)
+    check_jobs(jobs, least=0 if engine == "local" else None)
+    check_first_seed(first_seed)
     run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
     chosen = named_preset(preset, scale or "pocket") if preset else Sweep("sweep", games)
     given = {"games": games, "traces": traces, "lambdas": lambdas, "num_seeds": seeds}
@@ -113,10 +113,23 @@ def sweep(
         sys.exit(3)
 
 
-def check_jobs(jobs: int | None) -> None:
+LAST_SEED = 2**31 - 1
+MOST_JOBS = 1024
+
+
+def check_jobs(jobs: int | None, *, least: int | None = 0) -> None:
     """Before anything is made."""
-    if jobs is not None and jobs < 0:
-        raise ValueError(f"`--jobs` must be at least 0; got {jobs}. Leave it out for one for each core.")
+    if jobs is not None and least is not None and jobs < least:
+        raise ValueError(f"`--jobs` must be at least {least}; got {jobs}. Leave it out for one for each core.")
+    if jobs is not None and jobs > MOST_JOBS:
+        raise ValueError(
+            f"`--jobs` must be at most {MOST_JOBS:,}; got {short(jobs)}. Leave it out for one each core."
+        )
+
+
+def check_first_seed(first_seed: int) -> None:
+    if not 0 <= first_seed < LAST_SEED - 10_000:  # a block of seeds begins there
+        raise ValueError(f"`--first-seed` must be at least 0, and well below 2³¹; got {short(first_seed)}.")
 
 
 def check_cells(specs: Sequence[Any], *, here: bool) -> None:
