@@ -8,8 +8,8 @@ that was killed, with its process or with the machine, goes on where it was when
     results.sqlite.work/    packs that are not finished, and programs that were compiled for them
 """
 
+import errno
 import hashlib
-import json
 import math
 import multiprocessing
 import os
@@ -21,10 +21,12 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import compress
+from multiprocessing import resource_tracker
 from operator import not_
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +43,11 @@ MOST_ON_ACCELERATOR = 512
 TRIES = 3
 """Times that a pack whose process was killed is begun again."""
 WRITE_SECONDS = 2.0
+WAIT_SECONDS = 1.0
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""Errors of the disk: no cell is to blame, and there is nowhere to write them down."""
+ERROR = 100
+"""What a process of a sweep ends with if the system refused it something: this, and the number of the error."""
 GONE = ".gone-"
 """How the name of a folder begins that is on its way out."""
 PROGRAMS = ".programs"
@@ -56,6 +63,8 @@ class Progress(NamedTuple):
     num_diverged: int
     num_failed: int
     num_runs: int
+    num_elsewhere: int = 0
+    """Runs that are left, and that another process is at work on."""
 
     @property
     def num_left(self) -> int:
@@ -88,7 +97,8 @@ def run(
 ) -> Progress:
     """Trains what is missing; the last progress. Cells that fail are recorded as failed, and the others go on.
 
-    One that diverges is recorded as such, and is over.
+    One that diverges is recorded as such, and is over. Cells that another process is at work on are waited for, and
+    taken over if it leaves them.
 
     `jobs` processes at once, one for each core unless given; 0 trains in this process, as on an accelerator.
     """
@@ -98,20 +108,35 @@ def run(
     on_accelerator = _on_accelerator()
     jobs = (0 if on_accelerator else num_cores()) if jobs is None else jobs
     missing, watched = begin(specs, path, command, tell)
-    begun, others = _begun(path, missing)
-    waiting = [*begun, *packed(others, jobs, on_accelerator)]
-    if jobs == 0:
-        for pack in waiting:
-            if not stop():
-                work(path, pack, command, stop, watched.told)
-    else:
-        _processes(path, waiting, jobs, command, stop, watched)
+    before: list[Plan] = []
+    while missing and missing != before and not stop():
+        begun, others = _begun(path, missing)
+        waiting = [*begun, *packed(others, jobs, on_accelerator)]
+        if jobs == 0:
+            for pack in waiting:
+                if not stop():
+                    work(path, pack, command, stop, watched.told)
+        else:
+            _processes(path, waiting, jobs, command, stop, watched)
+        before, missing = missing, _left_by_others(path, missing, stop, watched)
     _begun(path, [])  # removes those whose cells were done elsewhere
     if not any(_work_folder(path).glob("[!.]*")):
         shutil.rmtree(_work_folder(path) / PROGRAMS, ignore_errors=True)
     with suppress(OSError):
         _work_folder(path).rmdir()  # unless something is left in it
     return watched.told()
+
+
+def _left_by_others(path: Path, specs: Sequence[Plan], stop: Callable[[], bool], watched: "Watched") -> list[Plan]:
+    """Waits while others are at work on some of these; those that somebody has left, if any. Failed ones stay so."""
+    by_key = {fingerprint(to_json(spec)): spec for spec in specs}
+    with Store(path) as store:
+        while True:
+            held, left = (found & by_key.keys() for found in store.at_work())
+            if left or not held or stop():
+                return [spec for key, spec in by_key.items() if key in left]
+            watched.told(num_elsewhere=len(held))
+            time.sleep(WAIT_SECONDS)
 
 
 def begin(
@@ -204,6 +229,8 @@ def work(
                 return
             pack.finish([*map(end_of, results)])
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in DISK:
+                raise
             batches.flush()
             pack.fail("".join(traceback.format_exception(error)))
             return
@@ -336,17 +363,24 @@ def _processes(
         while queue or running:
             if stop() and not asked:
                 asked, queue = True, []
+                with Store(path) as store:
+                    begun = store.workers()
                 for process, _, _ in running:
-                    process.terminate()  # it saves, and ends
+                    if process.pid in begun:
+                        process.terminate()  # it saves, and ends
+                    else:
+                        process.kill()  # it has nothing to save yet
             while queue and len(running) < jobs:
                 pack, tries = queue.pop(0)
-                process = spawn.Process(target=_child, args=(str(path), json.dumps(pack), command, os.getpid()))
-                process.start()
+                process = spawn.Process(target=_child, args=(str(path), _ids(path, pack), command, os.getpid()))
+                _start(process)
                 running.append((process, pack, tries))
             time.sleep(0.1)
             for entry in [entry for entry in running if not entry[0].is_alive()]:
                 running.remove(entry)
                 process, pack, tries = entry
+                if (process.exitcode or 0) > ERROR:
+                    _refuse_disk(path, process.exitcode - ERROR)
                 if process.exitcode and not asked and tries < TRIES:
                     queue.append((pack, tries + 1))
                 elif process.exitcode and not asked:
@@ -359,19 +393,60 @@ def _processes(
             process.kill()
 
 
-def _child(store: str, pack: str, command: str, parent: int) -> None:
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _start(process: Any) -> None:
+    """Until a new process has handlers of its own, signals to the whole group must wait for it.
+
+    One that dies while it begins does not read what it is sent, and this process may wait for that for ever: so what
+    is sent is short, too, the numbers of runs.
+    """
+    resource_tracker.ensure_running()  # it would let the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ids(path: Path, pack: Sequence[dict[str, Any]]) -> list[int]:
+    with Store(path) as store:
+        return store.ids(pack)
+
+
+def _child(store: str, ids: Sequence[int], command: str, parent: int) -> None:
     """Stops, and saves, when it is told to, or when its parent is gone."""
-    _share_programs(_work_folder(Path(store)) / PROGRAMS)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on
-    work(Path(store), json.loads(pack), command, lambda: asked.is_set() or os.getppid() != parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    path = Path(store)
+    try:
+        with Store(path) as opened:
+            pack = opened.specs(ids)
+        _share_programs(_work_folder(path) / PROGRAMS)
+        if not asked.is_set():
+            work(path, pack, command, lambda: asked.is_set() or os.getppid() != parent)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        sys.exit(ERROR + error.errno)
+
+
+def _refuse_disk(path: Path, number: int) -> None:
+    raise OSError(
+        number,
+        f"{os.strerror(number)}. What was stored before is intact, and the same command goes on from there",
+        str(path),
+    )
 
 
 def _share_programs(folder: Path) -> None:
     """Compiled programs go there, and come from there, unless the user has named a folder of their own."""
     import jax
 
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         if find_spec("filelock"):  # with a limit JAX uses the folder under a lock, for which it needs this package
@@ -393,9 +468,9 @@ class Watched:
         self.path, self.tell = path, tell
         self._wanted = {fingerprint(row): int(row["num_steps"]) for row in rows}
 
-    def told(self) -> Progress:
+    def told(self, num_elsewhere: int = 0) -> Progress:
         """Looks, and tells."""
-        progress = self.look()
+        progress = self.look()._replace(num_elsewhere=num_elsewhere)
         self.tell(progress)
         return progress
 

@@ -148,6 +148,41 @@ class Store:
                     missing.append((run_id, dict(json.loads(spec))))
         return missing
 
+    def ids(self, specs: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Of specs that are registered, in their order."""
+        with self._transaction("DEFERRED"):
+            known = dict(self._do("SELECT fingerprint, id FROM runs").fetchall())
+        keys = [fingerprint(spec) for spec in specs]
+        if not known.keys() >= set(keys):
+            raise ValueError(f"`specs` must be registered in {self._name} first.")
+        return [known[key] for key in keys]
+
+    def specs(self, run_ids: Iterable[int]) -> list[dict[str, Any]]:
+        """Of these runs, in their order."""
+        found = []
+        with self._transaction("DEFERRED"):
+            for run_id in run_ids:
+                row = self._do("SELECT spec FROM runs WHERE id = ?", (run_id,)).fetchone()
+                if row is None:
+                    raise ValueError(f"`run_ids` must be of runs in {self._name}; got {run_id!r}.")
+                with self._database.reading(f"run {run_id}"):
+                    found.append(dict(json.loads(row[0])))
+        return found
+
+    def at_work(self, *, stale_seconds: float = 900.0) -> tuple[set[str], set[str]]:
+        """Fingerprints of runs that are not over and have not failed: those with a process at work, and the others."""
+        names = ", ".join(Claim._fields)
+        select = f"SELECT fingerprint, {names} FROM runs LEFT JOIN claims ON run = id"
+        with self._transaction("DEFERRED"):
+            rows = self._do(f"{select} WHERE status IN ('missing', 'running')").fetchall()
+        found = {row[0] for row in rows if row["token"] and is_alive(Claim(*row[1:]), stale_seconds)}
+        return found, {row[0] for row in rows} - found
+
+    def workers(self) -> set[int]:
+        """Pids of processes on this host that have claimed runs."""
+        with self._transaction("DEFERRED"):
+            return {pid for (pid,) in self._do("SELECT pid FROM claims WHERE host = ?", (host(),))}
+
     def claim(self, run_id: int, worker: str, *, pid: int | None = None, stale_seconds: float = 900.0) -> bool:
         """Whether the run is this worker's now; not if it is over, or if another claim on it is alive.
 

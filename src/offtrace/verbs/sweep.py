@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.environments import NAMES, with_options
-from offtrace.verbs.numbers import count, harmless, number, short
+from offtrace.verbs.numbers import count, duration, harmless, number, short
 from offtrace.verbs.report import print_troubles
 from offtrace.verbs.streams import print_json
 
@@ -175,22 +176,64 @@ def with_progress(
         TimeRemainingColumn(),
     )
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    lines = None if console.is_terminal else Lines()
     with progress as shown, signals() as stopping:
-        task = shown.add_task("starting", total=1.0, steps="")
+        looking = f"looking up which of {len(specs):,} runs are stored"
+        task = shown.add_task(looking, total=1.0, steps="")
+        if lines is not None and len(specs) > MANY:
+            lines.say(f"{looking.capitalize()} ...")
 
         def tell(now: Any) -> None:
-            others = {"diverged": now.num_diverged, "failed": now.num_failed}
-            failed = "".join(f", {number:,} {word}" for word, number in others.items() if number)
             shown.update(
                 task,
-                description=f"{now.num_done} of {now.num_runs} runs{failed}",
+                description=so_far(now),
                 completed=now.num_steps / max(1, now.total_steps),
                 steps=f"{count(now.num_steps)} of {count(now.total_steps)} steps",
             )
+            if lines is not None:
+                lines.tell(now)
 
         command = shlex.join(["offtrace", *sys.argv[1:]])
         done = run(specs, output, jobs=jobs, command=command, tell=tell, stop=stopping)
         return done, stopping() and done.num_left > 0
+
+
+MANY = 2_000
+"""Runs that take a while to be looked up."""
+LINE_SECONDS = 30.0
+
+
+def so_far(now: Any) -> str:
+    others = {"diverged": now.num_diverged, "failed": now.num_failed, "with another process": now.num_elsewhere}
+    told = "".join(f", {number:,} {word}" for word, number in others.items() if number)
+    return f"{now.num_done:,} of {now.num_runs:,} runs{told}"
+
+
+class Lines:
+    """Where there is no terminal, a line on standard error when runs have ended, and every half a minute."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._begun = self._said = now()
+        self._first: int | None = None
+        self._ended = 0
+
+    def tell(self, progress: Any) -> None:
+        time_now = self._now()
+        ended = progress.num_runs - progress.num_left + progress.num_failed
+        if self._first is None:  # what was there before took no time
+            self._first, self._ended = progress.num_steps, ended
+        if (ended == self._ended or time_now - self._said < 1) and time_now - self._said < LINE_SECONDS:
+            return
+        self._ended, self._said = ended, time_now
+        spent = time_now - self._begun
+        share = (progress.num_steps - self._first) / max(1, progress.total_steps - self._first)
+        left = f", about {duration(spent / share - spent)} left" if 0 < share < 1 else ""
+        steps = f"{count(progress.num_steps)} of {count(progress.total_steps)} steps"
+        self.say(f"{so_far(progress)}; {steps}; {duration(spent)} so far{left}")
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
 
 def in_words(done: Any, output: Path) -> str:
