@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -50,11 +51,15 @@ def reproduce(
     """
     check_jobs(jobs)
     check_first_seed(first_seed)
+    console = Console(stderr=json)
+    _check_needs(scale, console)
     from offtrace import reproduce as room
 
-    numbers = room.run(output, Console(stderr=json), scale=scale, first_seed=first_seed, jobs=jobs)
+    numbers = room.run(output, console, scale=scale, first_seed=first_seed, jobs=jobs)
     if json:
         print_json(numbers)
+    if numbers["num_diverged"]:
+        sys.exit(3)
 
 
 def bench(
@@ -89,10 +94,25 @@ def bench(
 
 AGENT = ("jax", "equinox", "optax", "gymnasium", "safetensors")
 """What only training needs: the extra `agent`."""
-EXTRAS = {**dict.fromkeys(AGENT, "agent"), "ale_py": "atari", "pgx": "minatar"}
+PAGE = ("altair", "vl_convert")
+"""What only a page needs: the extra `report`."""
+EXTRAS = {**dict.fromkeys(AGENT, "agent"), "ale_py": "atari", "pgx": "minatar", **dict.fromkeys(PAGE, "report")}
 """Which extra brings what may be missing."""
 NOTES = (ADAPTER,)
 """Of errors, those that are ours: what they show is to be copied, so it keeps its lines."""
+
+
+def _check_needs(scale: str, console: Console) -> None:
+    """What a reproduction needs, before it begins, and not after minutes; without a page it can do."""
+    games = [name for name, extra in EXTRAS.items() if extra == scale]
+    missing = [name for name in (*AGENT, *games, *PAGE) if find_spec(name) is None]
+    extras = ",".join(dict.fromkeys(EXTRAS[name] for name in missing))
+    remedy = f"{', '.join(f'`{name}`' for name in missing)}: pip install 'offtrace[{extras}]'"
+    if set(missing) - set(PAGE):
+        raise ValueError(f"this needs {remedy}")
+    if missing:
+        console.print(f"There will be tables, but no page, which needs {remedy}", style="yellow", markup=False)
+
 
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,

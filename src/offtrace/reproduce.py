@@ -53,7 +53,8 @@ def run(
 ) -> dict[str, Any]:
     """Prints it, writes the page into `output`, and gives back the numbers.
 
-    What an earlier call has trained is not trained again; whoever stops it loses nothing.
+    What an earlier call has trained is not trained again; whoever stops it loses nothing. Runs that diverged are
+    named, and count as the worst of their game.
     """
     output.mkdir(parents=True, exist_ok=True)
     example, rescored = worked_example(), published_tables()
@@ -86,6 +87,7 @@ def run(
             for c in compared
         },
         "found": sentences,
+        "num_diverged": sum(study.num_by_status.get("diverged", 0) for study in trained),
     }
     text = json.dumps(numbers, indent=2, ensure_ascii=False, default=vars) + "\n"
     (output / "numbers.json").write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import compress
@@ -146,9 +146,10 @@ def begin(
     rows = [to_json(spec) for spec in specs]
     with Store(path) as opened:
         opened.check()
-        opened.register(rows, provenance(command, computes=False))
-        missing = [from_json(row) for _, row in opened.missing(rows)]
-    return missing, Watched(path, rows, tell)
+        ids = opened.register(rows, provenance(command, computes=False))
+        left = opened.missing_ids()
+    missing = [spec for run_id, spec in zip(ids, specs, strict=True) if run_id in left]
+    return missing, Watched(path, {run_id: spec.num_steps for run_id, spec in zip(ids, specs, strict=True)}, tell)
 
 
 def packed(missing: Sequence[Plan], jobs: int, on_accelerator: bool) -> list[list[dict[str, Any]]]:
@@ -464,9 +465,10 @@ def _give_up(path: Path, pack: Sequence[dict[str, Any]], code: int) -> None:
 class Watched:
     """Reads how far a sweep is, without disturbing those that write."""
 
-    def __init__(self, path: Path, rows: Sequence[dict[str, Any]], tell: Callable[[Progress], None]) -> None:
+    def __init__(self, path: Path, wanted: Mapping[int, int], tell: Callable[[Progress], None]) -> None:
+        """`wanted`: the steps of each run, by its id."""
         self.path, self.tell = path, tell
-        self._wanted = {fingerprint(row): int(row["num_steps"]) for row in rows}
+        self._wanted = wanted
 
     def told(self, num_elsewhere: int = 0) -> Progress:
         """Looks, and tells."""
@@ -475,7 +477,7 @@ class Watched:
         return progress
 
     def look(self) -> Progress:
-        query = "SELECT fingerprint, status, (SELECT max(num_steps) FROM reports WHERE run = runs.id) FROM runs"
+        query = "SELECT id, status, (SELECT max(num_steps) FROM reports WHERE run = runs.id) FROM runs"
         connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
         try:
             found = {key: (status, steps or 0) for key, status, steps in connection.execute(query)}

@@ -19,11 +19,16 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+    kind = type(value)
+    if kind in (str, int, bool, type(None)):  # most are; a sweep may have a million specs
+        return value
+    if kind is float or isinstance(value, float):
+        return int(value) if value.is_integer() else value
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return value
 
 
 def _json(value: Any) -> str:

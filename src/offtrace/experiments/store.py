@@ -148,6 +148,11 @@ class Store:
                     missing.append((run_id, dict(json.loads(spec))))
         return missing
 
+    def missing_ids(self) -> set[int]:
+        """Of all runs that are not over."""
+        with self._transaction("DEFERRED"):
+            return {run_id for run_id, status in self._do("SELECT id, status FROM runs") if status not in OVER}
+
     def ids(self, specs: Iterable[Mapping[str, Any]]) -> list[int]:
         """Of specs that are registered, in their order."""
         with self._transaction("DEFERRED"):
@@ -170,7 +175,7 @@ class Store:
         return found
 
     def at_work(self, *, stale_seconds: float = 900.0) -> tuple[set[str], set[str]]:
-        """Fingerprints of runs that are not over and have not failed: those with a process at work, and the others."""
+        """Fingerprints of runs that are not over and did not fail: those with a process at work, and the others."""
         names = ", ".join(Claim._fields)
         select = f"SELECT fingerprint, {names} FROM runs LEFT JOIN claims ON run = id"
         with self._transaction("DEFERRED"):

@@ -95,8 +95,8 @@ def sweep(
     )
     console = Console(stderr=json)
     specs = cells(chosen)
-    mine = {fingerprint(to_json(spec)) for spec in specs}
     done, stopped = with_progress(run, specs, output, console=console, jobs=jobs, here=engine == "local")
+    mine = {fingerprint(to_json(spec)) for spec in specs}
     with Store(output, read_only=True) as store:
         runs = [run for run in store.runs() if run.fingerprint in mine]
     scores = mean_scores(runs)
