@@ -4,13 +4,18 @@ Exit codes: 0 done, 2 your input is wrong, 3 something broke while running, 130 
 with OFFTRACE_TRACEBACK=1 it is the whole traceback, as it always is for what nobody foresaw.
 """
 
-import json
+import functools
+import io
+import itertools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -19,7 +24,8 @@ import offtrace as ot
 from offtrace.verbs.analyze import analyze
 from offtrace.verbs.doctor import ADAPTER, doctor
 from offtrace.verbs.report import report
-from offtrace.verbs.sweep import check_jobs, sweep
+from offtrace.verbs.streams import make_readable, print_json
+from offtrace.verbs.sweep import check_first_seed, check_jobs, sweep
 from offtrace.verbs.train import train, watch
 
 
@@ -44,13 +50,16 @@ def reproduce(
         json: print the numbers as JSON, for a program to read.
     """
     check_jobs(jobs)
+    check_first_seed(first_seed)
+    console = Console(stderr=json)
+    _check_needs(scale, console)
     from offtrace import reproduce as room
 
-    if first_seed < 0:
-        raise ValueError(f"`--first-seed` must be at least 0; got {first_seed}.")
-    numbers = room.run(output, Console(stderr=json), scale=scale, first_seed=first_seed, jobs=jobs)
+    numbers = room.run(output, console, scale=scale, first_seed=first_seed, jobs=jobs)
     if json:
-        _print_json(numbers)
+        print_json(numbers)
+    if numbers["num_diverged"]:
+        sys.exit(3)
 
 
 def bench(
@@ -80,15 +89,30 @@ def bench(
         return
     results = room.run(names, quick=quick, output=output, console=Console(stderr=json))
     if json:
-        _print_json([result.as_dict() for result in results])
+        print_json([result.as_dict() for result in results])
 
 
 AGENT = ("jax", "equinox", "optax", "gymnasium", "safetensors")
 """What only training needs: the extra `agent`."""
-EXTRAS = {**dict.fromkeys(AGENT, "agent"), "ale_py": "atari", "pgx": "minatar"}
+PAGE = ("altair", "vl_convert")
+"""What only a page needs: the extra `report`."""
+EXTRAS = {**dict.fromkeys(AGENT, "agent"), "ale_py": "atari", "pgx": "minatar", **dict.fromkeys(PAGE, "report")}
 """Which extra brings what may be missing."""
 NOTES = (ADAPTER,)
 """Of errors, those that are ours: what they show is to be copied, so it keeps its lines."""
+
+
+def _check_needs(scale: str, console: Console) -> None:
+    """What a reproduction needs, before it begins, and not after minutes; without a page it can do."""
+    games = [name for name, extra in EXTRAS.items() if extra == scale]
+    missing = [name for name in (*AGENT, *games, *PAGE) if find_spec(name) is None]
+    extras = ",".join(dict.fromkeys(EXTRAS[name] for name in missing))
+    remedy = f"{', '.join(f'`{name}`' for name in missing)}: pip install 'offtrace[{extras}]'"
+    if set(missing) - set(PAGE):
+        raise ValueError(f"this needs {remedy}")
+    if missing:
+        console.print(f"There will be tables, but no page, which needs {remedy}", style="yellow", markup=False)
+
 
 VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
@@ -105,17 +129,13 @@ VERBS: dict[str, Callable[..., None]] = {
 def main(arguments: list[str] | None = None) -> None:
     """Runs one verb and leaves with its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    make_readable()
     if arguments in (["--version"], ["-V"]):
         print(f"offtrace {ot.__version__}")
         return
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            VERBS,
-            prog="offtrace",
-            description="Multi-step off-policy reinforcement learning, after Munos et al. (2016). "
-            "`offtrace --version` prints the version.",
-            args=arguments or ["--help"],
-        )
+        _refuse_empty(arguments)
+        _parsed(arguments or ["--help"])()
     except KeyboardInterrupt:
         print("offtrace: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -137,6 +157,76 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(3)
 
 
+def _parsed(arguments: list[str]) -> Callable[[], None]:
+    """The verb with its arguments; what cannot be parsed is refused on one line."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: _later(verb) for name, verb in VERBS.items()},
+                prog="offtrace",
+                description="Multi-step off-policy reinforcement learning, after Munos et al. (2016). "
+                "`offtrace --version` prints the version.",
+                args=arguments,
+            )
+    except SystemExit as end:
+        if end.code != 2:
+            raise
+        raise ValueError(_refusal(said.getvalue(), arguments)) from None
+
+
+def _later(verb: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """It is called when all is parsed."""
+
+    @functools.wraps(verb)
+    def deferred(*args: Any, **kwargs: Any) -> Callable[[], None]:
+        return functools.partial(verb, *args, **kwargs)
+
+    return deferred
+
+
+KINDS = {"INT": "a whole number", "FLOAT": "a number"}
+
+
+def _refusal(box: str, arguments: list[str]) -> str:
+    """From what the parser says in a box of many lines, the one that matters."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]  # without its title
+    parts = [[]]
+    for line in lines:
+        if line and not line.strip("─-"):  # from here on it explains
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    first, *others = [" ".join(part) for part in parts if any(part)] or [""]
+    whole = " ".join([first, *others])
+    see = next((f" See `offtrace {name} --help`." for name in arguments[:1] if name in VERBS), "")
+    wrong = re.search(r"Error parsing (--[\w-]+)", first)
+    if wrong:
+        option = wrong[1]
+        kind = re.search(rf"{option} \S*?(INT|FLOAT)", whole)
+        at = next((i for i, word in enumerate(arguments) if word.partition("=")[0] == option), len(arguments))
+        given = itertools.takewhile(lambda word: not word.startswith("--"), arguments[at + 1 :])
+        words = " ".join(given) or arguments[at].partition("=")[2] if at < len(arguments) else ""
+        if kind:
+            shown = words if len(words) <= 60 else f"{words[:57]}..."
+            return f"`{option}` must be {KINDS[kind[1]]}; got {shown!r}.{see}"
+    meant = list(dict.fromkeys(re.findall(r"(--[\w-]+) ", whole.partition("Perhaps you meant:")[2])))
+    close = f" Did you mean {' or '.join(name for name in meant if name != '--help')}?" if meant else ""
+    verbs = f" There are {', '.join(VERBS)}." if "Available subcommands" in whole else ""
+    return f"{first[:400].strip().rstrip('.')}.{close}{verbs}{see or ' See `offtrace --help`.'}"
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty path would be the current folder. Only environments have options that may be empty."""
+    option = ""
+    for word in arguments:
+        name, is_pair, value = word.partition("=")
+        if (not word and option != "--options") or (name.startswith("--") and is_pair and not value):
+            what = f"`{name or option}`" if name or option else "an argument"
+            raise ValueError(f"{what} must not be empty; got ''. Name a file or folder, or leave it out.")
+        option = word if word.startswith("--") else option
+
+
 def _missing(error: ImportError) -> str:
     """The package that is not there; "" if that is not what is wrong."""
     first = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
@@ -154,10 +244,6 @@ def _complain(error: Exception, *, in_full: bool = False) -> None:
     for note in getattr(error, "__notes__", ()):
         if note in NOTES:
             print(note, file=sys.stderr)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -31,11 +31,11 @@ from offtrace.experiments.presets import SMALL_LAMBDAS
 from offtrace.experiments.results import Study
 from offtrace.experiments.theory import contractions
 from offtrace.mdp import SMALL_WORLD
-from offtrace.report.findings import SHORT_SCORES, Materials, different_runs, findings, scores_of
+from offtrace.report.findings import SHORT_SCORES, SIGNS, Materials, different_runs, findings, scores_of
 from offtrace.report.ladder import rung_rows
 from offtrace.report.names import counted, named
 from offtrace.returns import reference
-from offtrace.verbs.report import SIGNS, STYLES, print_findings, theory
+from offtrace.verbs.report import STYLES, print_findings, print_troubles, theory
 
 EXAMPLE: dict[str, Any] = {
     "q": np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 0.0], [1.0, 0.0], [2.0, 2.0]]),
@@ -53,7 +53,8 @@ def run(
 ) -> dict[str, Any]:
     """Prints it, writes the page into `output`, and gives back the numbers.
 
-    What an earlier call has trained is not trained again; whoever stops it loses nothing.
+    What an earlier call has trained is not trained again; whoever stops it loses nothing. Runs that diverged are
+    named, and count as the worst of their game.
     """
     output.mkdir(parents=True, exist_ok=True)
     example, rescored = worked_example(), published_tables()
@@ -86,6 +87,7 @@ def run(
             for c in compared
         },
         "found": sentences,
+        "num_diverged": sum(study.num_by_status.get("diverged", 0) for study in trained),
     }
     text = json.dumps(numbers, indent=2, ensure_ascii=False, default=vars) + "\n"
     (output / "numbers.json").write_text(text, encoding="utf-8")
@@ -108,7 +110,7 @@ def _trained(output: Path, console: Console, scale: str, first_seed: int, jobs: 
     from offtrace.experiments.results import studies
     from offtrace.experiments.spec import cells
     from offtrace.experiments.store import fingerprint, read
-    from offtrace.verbs.sweep import tell_failures, with_progress
+    from offtrace.verbs.sweep import with_progress
 
     sweeps = [replace(preset(name, scale), first_seed=first_seed) for name in PRESETS]
     specs = list({repr(spec): spec for sweep in sweeps for spec in cells(sweep)}.values())
@@ -116,8 +118,8 @@ def _trained(output: Path, console: Console, scale: str, first_seed: int, jobs: 
     store = output / "results.sqlite"
     done, stopped = with_progress(engine.run, specs, store, console=console, jobs=jobs)
     runs = [run for run in read([store]) if run.fingerprint in mine]
-    tell_failures(runs, console)
-    left = done.num_runs - done.num_done
+    print_troubles(runs, console)
+    left = done.num_left
     if left:
         state = "Stopped, and saved" if stopped else "Not all could be run"
         console.print(f"{state}: {left} of {done.num_runs} runs are left; the same command goes on.")

@@ -1,11 +1,16 @@
 """The commands as a person types them: what they print, what they write, how they end."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from offtrace.cli import main
+from offtrace.verbs.streams import print_json
 
 EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
 
@@ -69,3 +74,58 @@ def test_training_without_its_extra_says_what_to_install(tmp_path: Path) -> None
     done = subprocess.run(command, cwd=tmp_path, env=EIGHTY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr == "offtrace: this needs `jax`: pip install 'offtrace[agent]'\n"
+
+
+TALKATIVE = [["--help"], ["analyze", "--help"], ["sweep", "--help"], ["train", "--help"], ["doctor", "--list"]]
+TALKATIVE += [["analyze", "FrozenLake-v1"], ["report", "--help"], ["reproduce", "--help"], ["watch", "--help"]]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("arguments", TALKATIVE, ids=" ".join)
+def test_a_terminal_without_greek(arguments: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every letter that it lacks has a name, and nothing fails."""
+    shown = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+    monkeypatch.setattr(sys, "stdout", shown)
+    with suppress(SystemExit):
+        main(arguments)
+    text = shown.buffer.getvalue().decode(encoding)
+    assert len(text) > 200
+    assert "\\u" not in text, "there is a word for each"
+    if arguments in (["--help"], ["analyze", "FrozenLake-v1"]):
+        assert "lambda" in text
+
+
+def test_json_for_a_program_keeps_its_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    for encoding, written in (("ascii", '"\\u03bb"'), ("utf-8", '"λ"')):
+        shown = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+        monkeypatch.setattr(sys, "stdout", shown)
+        print_json("λ")
+        assert shown.buffer.getvalue().decode(encoding).strip() == written
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "pocket/catch", "--output", ""],
+        ["train", "pocket/catch", "--output="],
+        ["sweep", "pocket/catch", "--output", ""],
+        ["report", ""],
+        ["report", "results.sqlite", "--output", ""],
+        ["watch", ""],
+        ["reproduce", "--output", ""],
+        ["bench", "--output", "", "--quick"],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_refused(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be the current folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "must not be empty" in told
+    assert list(tmp_path.iterdir()) == []

@@ -1,27 +1,39 @@
 """`offtrace report`: from files of results to a folder, whatever state the results are in."""
 
 import csv
+import hashlib
 import io
 import json
 import os
+import random
 import re
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import made_up
 import pytest
 
+from offtrace.agent.spec import TrainSpec, resolved, to_json
 from offtrace.cli import main
+from offtrace.experiments import engine
+from offtrace.experiments.records import seal
 from offtrace.experiments.results import Study, studies
+from offtrace.experiments.rows import run_row
+from offtrace.experiments.spec import Sweep, cells
 from offtrace.experiments.store import Store, read
 from offtrace.report import folder as room
 from offtrace.report.page import Cell, Grid, Section
-from offtrace.scores import Comparison, Key
+from offtrace.report.sections import describe
+from offtrace.report.tables import runs_csv
+from offtrace.scores import Comparison, Key, claims
 
 FEW = {"lambdas": (0.5, 1.0), "seeds": (0, 1, 2)}
 NO_FIGURES = ("--formats",)
@@ -241,7 +253,8 @@ def test_only_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     text = in_words(tmp_path / "report" / "index.html")
     assert "4 runs failed, and are listed below." in text
     assert "No run is done yet, so there is nothing to compare." in text
-    assert "FloatingPointError: Q reached nan in run 3" in text
+    assert "FloatingPointError: Q reached nan in run 0" in text, "the reason, in the words of the first"
+    assert "in run 3" not in text
     assert "Traceback" not in text
     assert "The paper&#x27;s 60 Atari games" in text
 
@@ -277,10 +290,11 @@ HOSTILE = (
     "=1+1",
     "a" * 300,
     "λ 🚀 \u202e",
+    "\x1b[31mred\x07 \x00 \ufffe \x85",
 )
 
 
-def test_hostile_names_stay_data(tmp_path: Path) -> None:
+def test_hostile_names_stay_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = made_up.specs(
         [f"made/{name}" for name in HOSTILE], traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1)
     )
@@ -301,9 +315,74 @@ def test_hostile_names_stay_data(tmp_path: Path) -> None:
     assert len(json.loads(charts[1])) > 10
     tex = (tmp_path / "report" / "tables" / "made_games-lambda-1.tex").read_text(encoding="utf-8")
     assert r"\textless{}script" in tex
+    assert "\x1b" not in capsys.readouterr().out
     for picture in (tmp_path / "report" / "figures").glob("*.svg"):
         tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(picture).iter()}
         assert tags <= {"svg", "g", "path", "text", "tspan", "rect", "line", "defs", "clipPath"}
+
+
+def forged_specs(seed: int) -> Iterator[dict[str, Any]]:
+    """A spec with one value that no sweep has written there, or without one."""
+    rng = random.Random(seed)
+    plain = to_json(resolved(TrainSpec(env="pocket/catch", num_steps=50_000)))
+    odd = [None, True, "", "x", -1, 0.5, 10**30, -(10**30), 1e308, [], [[]], {}, {"a": [1]}, ["x"] * 3]
+    deep: Any = 1
+    for _ in range(60):
+        deep = [deep]
+    for name in plain:
+        without = {key: value for key, value in plain.items() if key != name}
+        yield rng.choice([without, {**plain, name: deep}, {**plain, name: rng.choice(odd)}])
+        yield {**plain, name: rng.choice(odd)}
+        yield {**plain, name: rng.choice(odd), rng.choice(list(plain)): rng.choice(odd)}
+    yield from (
+        {},
+        {"env": 1},
+        {**plain, "extra": deep},
+        {**plain, "options": {"time_limit": 10**30}, "env": "mdp/fork"},
+    )
+
+
+def test_forged_specs_are_refused_or_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With checksums that fit: a refusal that names the file and the run, or tables. Now and then, the whole page."""
+    path = made_up.store(tmp_path / "results.sqlite", made_up.specs(("made/a",), traces=("retrace",), seeds=(0, 1)))
+    refused = shown = 0
+    for number, forged in enumerate(forged_specs(0)):
+        with Store(path) as store, closing(sqlite3.connect(path)) as connection:
+            with connection:
+                connection.execute("UPDATE runs SET spec = ? WHERE id = 1", (json.dumps(forged),))
+                with suppress(ValueError):
+                    row = run_row(forged)[:-1]
+                    names = "fingerprint, env, trace, lambda, seed"
+                    connection.execute(f"UPDATE runs SET ({names}) = (?, ?, ?, ?, ?) WHERE id = 1", row)
+            seal(store._database, [1])
+        try:
+            for study in studies(read([path])):
+                assert runs_csv(study)
+                assert describe(study)
+                assert claims(study.comparison)
+            shown += 1
+        except ValueError as error:
+            refused += f"{path}' is damaged at run 1" in str(error)
+        if number % 40 == 1:
+            code = called(path, "--output", tmp_path / "report", *NO_FIGURES)
+            assert (code, capsys.readouterr().err.count("\n")) in ((0, 0), (2, 1))
+    assert refused + shown == number + 1
+    assert min(refused, shown) > 10
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "7", '"x"', "{", "", '{"env": NaN}', '{"seed": 1e999}'])
+def test_what_is_no_spec_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    path = made_up.store(tmp_path / "results.sqlite", made_up.specs(("made/a",), traces=("retrace",), seeds=(0,)))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE runs SET spec = ? WHERE id = 1", (text,))
+    with Store(path) as store:
+        seal(store._database, [1])
+    assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "is damaged at run 1" in told
+    with pytest.raises(ValueError, match="is damaged at run 1"):
+        engine.run(cells(Sweep("mine", ("pocket/catch",), num_seeds=1)), path, jobs=0)
 
 
 def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> None:
@@ -323,9 +402,45 @@ def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> 
     assert "Extra" not in in_words(page)
 
 
+def test_a_report_takes_nothing_away_that_it_did_not_write(tmp_path: Path) -> None:
+    """Whatever `files.json` says: behind a link, beside the folder, or changed by somebody since."""
+    report, docs = tmp_path / "report", tmp_path / "docs"
+    docs.mkdir()
+    (docs / "thesis.tex").write_text("mine")
+    room.write(report, [], formats=())
+    (report / "figures").mkdir(exist_ok=True)
+    mine = {"figures/mine.svg": "mine", "tables/changed.csv": "changed"}
+    for name, text in mine.items():
+        (report / name).write_text(text)
+    (report / "figures" / "link.svg").symlink_to(docs / "thesis.tex")
+    (report / "figures" / "folder.svg").mkdir()
+    same = hashlib.sha256(b"mine").hexdigest()
+    forged = {"figures/link.svg": same, "figures/../../docs/thesis.tex": same, "../docs/thesis.tex": same}
+    forged |= {"tables/changed.csv": same, "figures/folder.svg": same, "figures/\x00": same, "figures/mine.svg": None}
+    for record in (forged, sorted(forged), "figures/mine.svg", [[]]):
+        (report / "data" / "files.json").write_text(json.dumps(record))
+        before = files(tmp_path)
+        room.write(report, [], formats=())
+        assert files(tmp_path) == before
+    (report / "data" / "files.json").write_text(json.dumps({"figures/mine.svg": same}))
+    room.write(report, [], formats=())
+    assert not (report / "figures" / "mine.svg").exists(), "that was as a report wrote it"
+    assert (docs / "thesis.tex").read_text() == "mine"
+
+
+def test_a_report_does_not_write_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "thesis.tex").write_text("mine")
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "figures").symlink_to("../docs")
+    before = files(tmp_path)
+    with pytest.raises(ValueError, match=r"figures' is a symbolic link"):
+        room.write(tmp_path / "report", [], formats=())
+    assert files(tmp_path) == before
+
+
 def _first_charts(found: list[Any]) -> Section:
     from offtrace.report.sections import study_part
-    from offtrace.scores import claims
 
     return study_part(found[0], "made", {"final": claims(found[0].comparison)}).section
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from offtrace import reproduce
+from offtrace.cli import main
+
 SMALL = """
 import dataclasses, sys
 from offtrace.experiments import presets, tabular
@@ -90,6 +93,38 @@ def test_what_is_there_is_not_run_again(reproduced: tuple[Path, str, str]) -> No
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert ended(output) == before
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ("jax equinox altair", "this needs `jax`, `equinox`, `altair`: pip install 'offtrace[agent,report]'"),
+        ("gymnasium", "this needs `gymnasium`: pip install 'offtrace[agent]'"),
+        ("pgx", "this needs `pgx`: pip install 'offtrace[minatar]'"),
+    ],
+)
+def test_what_is_missing_is_told_before_it_begins(
+    missing: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in missing.split():
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "--scale", "minatar", "--output", str(tmp_path / "reproduction")])
+    told = capsys.readouterr()
+    assert (end.value.code, told.out, told.err) == (2, "", f"offtrace: {text}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_page_it_says_so_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setattr(reproduce, "run", lambda *_, **__: {"num_diverged": 1})
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "--output", str(tmp_path)])
+    assert end.value.code == 3, "some run diverged"
+    told = " ".join(capsys.readouterr().out.split())
+    assert told == "There will be tables, but no page, which needs `altair`: pip install 'offtrace[report]'"
 
 
 def test_it_needs_no_charts() -> None:

@@ -3,14 +3,19 @@
 Packs that are trained have two members everywhere, so their program is compiled once.
 """
 
+import errno
 import json
 import multiprocessing
+import multiprocessing.spawn
+import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -19,11 +24,12 @@ from offtrace.agent import training
 from offtrace.agent.checkpoints import Lock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
-from offtrace.experiments import engine
+from offtrace.experiments import engine, spec
 from offtrace.experiments.ladder import RUNGS, rung_of
 from offtrace.experiments.presets import PRESETS, preset
 from offtrace.experiments.spec import Sweep, Variant, cells, packs, with_settings
 from offtrace.experiments.store import Store
+from offtrace.verbs import sweep as verb
 
 SMALL = {
     "network": "mlp",
@@ -374,6 +380,98 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> N
         failed = store.runs(status="failed")
     assert failed[0].spec == to_json(wrong[0])
     assert "`num_steps` must be more than" in failed[0].failure
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_run_that_diverges_has_no_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], most: int
+) -> None:
+    """However packs are cut: it is over, with the same reports, and the sweep ends with 3 and says which."""
+    monkeypatch.setattr(engine, "MOST", most)
+    wild = cells(small(traces=("retrace",), num_seeds=2, settings={**SMALL, "step_size": 1e30}))
+    path = tmp_path / "results.sqlite"
+    done = engine.run(wild, path, jobs=0)
+    assert (done.num_done, done.num_diverged, done.num_failed, done.num_left) == (0, 2, 0, 0)
+    with Store(path, read_only=True) as store:
+        runs, missing = store.runs(), store.missing()
+    assert missing == []
+    assert [run.status for run in runs] == ["diverged"] * 2
+    assert all(run.reports[-1].num_steps >= SMALL["num_steps"] for run in runs), "to the end, in any pack"
+    assert all(run.failure.startswith("by step ") and "not finite" in run.failure for run in runs)
+    monkeypatch.setattr(spec, "cells", lambda _: wild)
+    with pytest.raises(SystemExit) as exit_:
+        main(["sweep", "pocket/catch", "--jobs", "0", "--output", str(path), "--json"])
+    assert exit_.value.code == 3
+    told = capsys.readouterr()
+    assert json.loads(told.out)[0].items() >= {"num_runs": 0, "num_diverged": 2, "score": None}.items()
+    assert "diverged: pocket/catch retrace λ = 1 seed 0, 1 more: by step " in told.err
+    assert told.err.splitlines()[-1].endswith("results.sqlite, 2 diverged.")
+
+
+def test_cells_of_another_process_are_waited_for_and_taken_over(tmp_path: Path) -> None:
+    specs, path = cells(small(num_seeds=2)), tmp_path / "results.sqlite"
+    with subprocess.Popen(["sleep", "600"]) as other:
+        with Store(path) as store:
+            for run_id in store.register([to_json(spec) for spec in specs[:2]], {}):
+                assert store.claim(run_id, "other", pid=other.pid)
+
+        def tell(progress: engine.Progress) -> None:
+            if (progress.num_done, progress.num_elsewhere) == (2, 2):
+                other.kill()
+                other.wait()
+
+        done = engine.run(specs, path, jobs=0, tell=tell)
+    assert done.num_done == len(specs) == 4
+
+
+def test_a_process_that_dies_as_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pack that is larger than a pipe: it is recorded, and nobody waits for ever."""
+    stillborn = tmp_path / "python"
+    stillborn.write_text(f'#!/bin/sh\ncase "$*" in *resource_tracker*) exec "{sys.executable}" "$@";; esac\nexit 1\n')
+    stillborn.chmod(0o755)
+    resource_tracker.ensure_running()
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(stillborn))
+    specs = cells(small(traces=("retrace",), num_seeds=120))
+    assert len(json.dumps([to_json(spec) for spec in specs])) > 1 << 16
+    done = engine.run(specs, tmp_path / "results.sqlite", jobs=1)
+    assert (done.num_done, done.num_failed) == (0, 120)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    """No cell is to blame, so none is recorded as failed."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "a checkpoint")
+
+    monkeypatch.setattr(training, "train", full)
+    path = tmp_path / "results.sqlite"
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "pocket/catch", "--jobs", "0", "--output", str(path)])
+    assert ended.value.code == 3
+    assert capsys.readouterr().err == f"offtrace: [Errno {number}] {os.strerror(number)}: 'a checkpoint'\n"
+    with Store(path, read_only=True) as store:
+        assert {run.status for run in store.runs()} == {"missing"}
+
+
+def test_a_process_that_finds_the_disk_full_ends_the_sweep(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="What was stored before is intact") as caught:
+        engine._refuse_disk(tmp_path / "results.sqlite", errno.ENOSPC)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """One when runs have ended, and one every half a minute, with the time that is left."""
+    clock = iter([0.0, 0.0, 10.0, 31.0, 40.0, 41.0])
+    lines = verb.Lines(lambda: next(clock))
+    for steps, done in ((0, 0), (100, 0), (250, 0), (500, 2), (500, 2)):
+        lines.tell(engine.Progress(steps, 1000, done, 0, 0, 4))
+    assert capsys.readouterr().err.splitlines() == [
+        "0 of 4 runs; 250 of 1,000 steps; 31 s so far, about 1 min 33 s left",
+        "2 of 4 runs; 500 of 1,000 steps; 40 s so far, about 40 s left",
+    ]
 
 
 @pytest.mark.parametrize(

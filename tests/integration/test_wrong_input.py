@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import offtrace as ot
+from offtrace import reproduce
 from offtrace.cli import main
 from offtrace.experiments import engine
 from offtrace.experiments.presets import preset
@@ -50,6 +51,74 @@ def test_a_sweep_that_cannot_be(
 
 def test_jobs_of_a_reproduction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "`--jobs` must be at least 0; got -1." in refused(capsys, tmp_path, "reproduce", "--jobs", "-1")
+
+
+EXTREME = [
+    "nan",
+    "-inf",
+    "1e400",
+    "1e30",
+    "-1",
+    "99999999999999999999",
+    str(2**31),
+    str(2**63),
+    "9" * 400,
+    "9" * 5000,
+]
+EXTREME += ["100000000", "0x10", "∞", "1,000", "None of it"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sweep", "pocket/catch", "--lambdas"],
+        ["sweep", "pocket/catch", "--seeds"],
+        ["sweep", "pocket/catch", "--first-seed"],
+        ["sweep", "pocket/catch", "--num-steps"],
+        ["sweep", "pocket/catch", "--step-size"],
+        ["sweep", "pocket/catch", "--jobs"],
+        ["reproduce", "--first-seed"],
+        ["reproduce", "--jobs"],
+    ],
+    ids=" ".join,
+)
+def test_extreme_numbers(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is refused on one line, but for those that can be run, which are few."""
+    run: list[str] = []
+
+    def begun(*_: object, **__: object) -> None:
+        sys.exit(0)
+
+    monkeypatch.setattr(sweep, "with_progress", begun)
+    monkeypatch.setattr(reproduce, "run", begun)
+    for value in EXTREME:
+        try:
+            refused(capsys, tmp_path, *arguments, value)
+        except AssertionError:
+            capsys.readouterr()
+            run.append(value)
+    allowed = {"--num-steps": ["100000000"], "--first-seed": ["100000000"]}
+    allowed["--step-size"] = ["1e30", "99999999999999999999", str(2**31), str(2**63), "100000000"]
+    assert run == allowed.get(arguments[-1], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["sweep", "pocket/catch", "--seeds", "x"], "`--seeds` must be a whole number; got 'x'. See `offtrace sweep"),
+        (["sweep", "pocket/catch", "--lambdas=0.5x"], "`--lambdas` must be a number; got '0.5x'."),
+        (["sweep", "--sedes", "3"], "Unrecognized options: --sedes, 3. Did you mean --seeds? See `offtrace sweep"),
+        (["swep"], "There are reproduce, train, sweep, report,"),
+        (["sweep", "--engine", "x"], "invalid choice 'x' for argument '--engine'."),
+        (["sweep", "pocket/catch", "--seeds", "1000000"], "at most 1,000,000 runs; got 4,000,000."),
+    ],
+)
+def test_what_cannot_be_parsed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert text in refused(capsys, tmp_path, *arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """From stored runs to studies: scores, seeds, copies, variants, the ladder and exact scales."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from offtrace.experiments.store import Store, read
 from offtrace.mdp import MDPS, SMALL_WORLD
 from offtrace.report.findings import Materials, difference, findings, materials_of
 from offtrace.report.folder import write
-from offtrace.scores import Key
+from offtrace.report.sections import describe
+from offtrace.scores import Key, claims
 
 USUAL = {"target_policy": "exploration", "double": True}
 DQN = {"target_policy": "greedy", "double": False}
@@ -42,6 +44,42 @@ def test_a_run_has_two_scores(tmp_path: Path) -> None:
     assert found["final"] == pytest.approx(3.0)
     assert found["evaluation"] == pytest.approx(30.0)
     assert study.comparison.cell("alpha", "retrace", 1.0, "evaluation").tolist() == pytest.approx([30.0])
+
+
+def diverging(path: Path, wanted: Sequence[Mapping[str, Any]], which: Sequence[int]) -> Path:
+    """Runs whose scores are 10, 11, …; those at these places diverge."""
+    with Store(path) as store:
+        for i, run_id in enumerate(store.register(wanted, {})):
+            store.write(run_id, [report._replace(episode_return=10.0 + i) for report in made_up.reports(wanted[i])])
+            store.finish(run_id, [10.0 + i], diverged="by step 7 Q is not finite" if i in which else None)
+    return path
+
+
+def test_a_diverged_run_counts_as_the_worst_of_its_game(tmp_path: Path) -> None:
+    """Whatever it scored itself, by every score; to leave it out would favour what fails."""
+    wanted = made_up.specs(("made/a",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1, 2))
+    [study] = studies(read([diverging(tmp_path / "results.sqlite", wanted, which=[2, 4])]))
+    for stretch in ("final", "evaluation", "early", "area"):
+        assert study.comparison.cell("a", "retrace", 1.0, stretch) == pytest.approx([10, 11, 10])
+        assert study.comparison.cell("a", "dqn", 1.0, stretch) == pytest.approx([13, 10, 15])
+    assert dict(study.comparison.diverged) == {Key("a", "retrace", 1.0): 1, Key("a", "dqn", 0.0): 1}
+    asked = [claim for claim in claims(study.comparison) if claim.text.startswith("Retrace(λ) is above DQN finally")]
+    assert [claim.num_diverged for claim in asked] == [2]
+    assert "Retrace(λ) 1 of 3, DQN 1 of 3" in describe(study)[1]
+
+
+def test_a_game_that_nobody_finished_has_no_scores(tmp_path: Path) -> None:
+    wanted = made_up.specs(("made/a",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1))
+    [study] = studies(read([diverging(tmp_path / "results.sqlite", wanted, which=range(4))]))
+    assert study.comparison.games == ()
+    assert study.num_by_status == {"diverged": 4}
+
+
+def test_a_diverged_run_is_no_better_than_random_play(tmp_path: Path) -> None:
+    """Where that is known: random play on the fork returns −1.598."""
+    wanted = made_up.specs(("mdp/fork",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1))
+    [study] = studies(read([diverging(tmp_path / "results.sqlite", wanted, which=[0])]))
+    assert study.comparison.cell("fork", "retrace", 1.0) == pytest.approx([-1.598, 11], abs=1e-3)
 
 
 def test_seeds_are_told_and_pair_what_they_share(tmp_path: Path) -> None:

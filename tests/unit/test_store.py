@@ -25,6 +25,7 @@ import pytest
 from offtrace.agent.telemetry import Report
 from offtrace.experiments import database as module
 from offtrace.experiments.processes import Claim
+from offtrace.experiments.records import seal
 from offtrace.experiments.store import Store, StoredRun, fingerprint, read
 
 NAN, INF = math.nan, math.inf
@@ -124,6 +125,7 @@ REPORTS = [
     report(6)._replace(num_steps=2**62, off_policy_by_age=()),
 ]
 RETURNS = [1.0, 0.1 + 0.2, NAN, INF, -INF, 5e-324]
+NOT_FINITE_RETURN = "a return of its evaluation is not finite"
 
 
 def test_a_run_comes_back_bit_by_bit(path: Path) -> None:
@@ -131,13 +133,13 @@ def test_a_run_comes_back_bit_by_bit(path: Path) -> None:
         (run_id,) = store.register([spec()], MADE)
         assert store.claim(run_id, "me")
         store.write(run_id, REPORTS)
-        store.finish(run_id, RETURNS, 3)
+        store.finish(run_id, RETURNS, 3)  # not all are finite: it diverged
         checksum = store.checksum(run_id)
     with Store(path, read_only=True) as store:
         run = only(store)
         assert bits(run.reports) == bits(REPORTS)
         assert bits(run.returns) == bits(RETURNS)
-        assert (run.spec, run.status, run.failure, run.num_unfinished) == (spec(), "done", None, 3)
+        assert (run.spec, run.status, run.failure, run.num_unfinished) == (spec(), "diverged", NOT_FINITE_RETURN, 3)
         assert MADE.items() <= run.provenance.items()
         assert run.provenance["made_at"] <= run.started_at <= run.ended_at
         assert run.checksum == store.checksum(run_id) == checksum
@@ -810,11 +812,11 @@ FOREIGN = {
     "another application": (lambda path: make(path, "PRAGMA application_id = 7"), "not one of offtrace's"),
     "a newer schema": (
         lambda path: make(path, OURS, "PRAGMA user_version = 7"),
-        "has schema 7, and 1 is read.*newer",
+        "has schema 7, and 2 is read.*newer",
     ),
-    "an older schema": (lambda path: make(path, OURS, "PRAGMA user_version = -1"), "has schema -1, and 1 is read"),
+    "an older schema": (lambda path: make(path, OURS, "PRAGMA user_version = -1"), "has schema -1, and 2 is read"),
     "ours by name alone": (
-        lambda path: make(path, OURS, "PRAGMA user_version = 1"),
+        lambda path: make(path, OURS, f"PRAGMA user_version = {module.VERSION}"),
         "is damaged: it has no claims.born",
     ),
     "a folder": (lambda path: path.mkdir(), "must be a file of results"),
@@ -857,6 +859,79 @@ def test_a_cut_or_flipped_file_is_refused_or_read_as_data(path: Path, tmp_path: 
     assert [line for line in refused if str(other) not in line] == []
 
 
+def test_no_damage_changes_a_score(path: Path, tmp_path: Path) -> None:
+    """Bytes changed, cut off, swapped or zeroed: refused with the file's name on one line, or all as it was."""
+    with Store(path) as store:
+        for seed, run_id in enumerate(store.register([spec(seed) for seed in range(4)], MADE)):
+            store.write(run_id, [report(tick, q=float(seed)) for tick in range(12)])
+            store.finish(run_id, [1.0 + seed, 2.0])
+    whole, page, other = path.read_bytes(), 4096, tmp_path / "other"
+
+    def told(file: Path) -> list[Any]:
+        return [(run.spec, run.status, run.provenance, bits(run.reports), bits(run.returns)) for run in read([file])]
+
+    def damaged(rng: random.Random) -> bytes:
+        data = bytearray(whole)
+        kind = rng.randrange(6)
+        if kind < 3:
+            for _ in range(rng.choice((1, 1, 3))):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        elif kind == 3:
+            del data[rng.randrange(len(data)) :]
+        elif kind == 4:
+            start = rng.randrange(len(data))
+            data[start : start + 64] = bytes(len(data[start : start + 64]))
+        else:
+            one, two = (page * rng.randrange(len(data) // page) for _ in range(2))
+            data[one : one + page], data[two : two + page] = data[two : two + page], data[one : one + page]
+        return bytes(data)
+
+    before, refused = told(path), []
+    for i in range(300):
+        other.write_bytes(damaged(random.Random(i)))
+        try:
+            assert told(other) == before, f"damage {i} was not noticed"
+        except (ValueError, OSError) as error:
+            refused.append(str(error))
+    assert len(refused) > 150
+    assert [line for line in refused if str(other) not in line or "\n" in line] == []
+
+
+FORGED = {
+    "a λ": "UPDATE runs SET lambda = 0.5",
+    "a λ in the spec": """UPDATE runs SET spec = replace(spec, '"lambda_":1.0', '"lambda_":0.5')""",
+    "a return": "UPDATE evaluations SET return = 9e999 WHERE episode = 1",
+    "a return that is gone": "DELETE FROM evaluations WHERE episode = 1",
+    "an episode's return": "UPDATE reports SET episode_return = 1 WHERE tick = 1",
+    "a tick that is gone": "DELETE FROM reports WHERE tick = 1",
+    "a status": "UPDATE runs SET status = 'failed'",
+    "provenance": "UPDATE provenance SET version = '9'",
+    "a run that is gone": "DELETE FROM runs",
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_is_not_as_it_was_stored_is_refused(path: Path, name: str) -> None:
+    with Store(path) as store:
+        (run_id,) = store.register([spec()], MADE)
+        store.write(run_id, [report(0), report(1)])
+        store.finish(run_id, [1.0, 2.0])
+    make(path, FORGED[name])
+    with pytest.raises(ValueError, match=r"results of λ.sqlite' is damaged(: a row| at run 1 )"):
+        read([path])
+
+
+def test_a_return_that_is_not_finite_is_no_score(store: Store, path: Path) -> None:
+    """Also with checksums that fit."""
+    (run_id,) = store.register([spec()], MADE)
+    store.finish(run_id, [1.0, INF])
+    assert only(store).status == "diverged"
+    make(path, "UPDATE runs SET status = 'done', failure = NULL")
+    seal(store._database, [run_id])
+    with pytest.raises(ValueError, match="a return is not finite"):
+        store.runs()
+
+
 def test_values_of_a_stranger_are_checked(path: Path) -> None:
     with Store(path) as store:
         (run_id,) = store.register([spec()], MADE)
@@ -880,28 +955,78 @@ def test_migrations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (run_id,) = store.register([spec()], MADE)
         store.write(run_id, [report(0)])
         before = store.checksum(run_id)
-    monkeypatch.setattr(module, "VERSION", 3)
+    monkeypatch.setattr(module, "VERSION", 4)
     monkeypatch.setattr(
         module, "SCHEMA", module.SCHEMA.replace("    failure TEXT,", "    failure TEXT, note TEXT, more TEXT,")
     )
-    with pytest.raises(ValueError, match=r"has schema 1, and 3 is read here. Use the offtrace that made it"):
+    with pytest.raises(ValueError, match=r"has schema 2, and 4 is read here. Use the offtrace that made it"):
         Store(path)
     more = "ALTER TABLE runs ADD COLUMN more TEXT;\nUPDATE runs SET more = 'some';\n"
     monkeypatch.setattr(
-        module, "MIGRATIONS", {1: "ALTER TABLE runs ADD COLUMN note TEXT;\n", 2: more + "NONSENSE;\n"}
+        module, "MIGRATIONS", {2: "ALTER TABLE runs ADD COLUMN note TEXT;\n", 3: more + "NONSENSE;\n"}
     )
     with pytest.raises(ValueError, match="NONSENSE"):
         Store(path)
-    assert query(path, "PRAGMA user_version") == [(1,)], "all or nothing"
+    assert query(path, "PRAGMA user_version") == [(2,)], "all or nothing"
     assert "note" not in str(query(path, "PRAGMA table_info(runs)"))
-    monkeypatch.setitem(module.MIGRATIONS, 2, more)
-    with pytest.raises(ValueError, match=r"has schema 1, and 3 is read here. Open it for writing once"):
+    monkeypatch.setitem(module.MIGRATIONS, 3, more)
+    with pytest.raises(ValueError, match=r"has schema 2, and 4 is read here. Open it for writing once"):
         Store(path, read_only=True)
     with Store(path) as store:
         assert store.checksum(run_id) == before
-    assert query(path, "PRAGMA user_version") == [(3,)]
+    assert query(path, "PRAGMA user_version") == [(4,)]
     assert query(path, "SELECT note, more FROM runs") == [(None, "some")]
     Store(path, read_only=True).close()
+
+
+FIRST = module.SCHEMA
+for new, old in (
+    ("ended_at TEXT,\n", "ended_at TEXT\n"),
+    (" status, ends.num_steps", " ends.num_steps"),
+    ("'done', 'diverged', 'failed'", "'done', 'failed'"),
+    ("    results TEXT, ", "--"),
+    ("    checksum TEXT NOT NULL", "--"),
+):
+    assert FIRST.count(new) == 1
+    FIRST = FIRST.replace(new, old)
+
+
+def test_a_file_of_the_first_version_gets_checksums(path: Path) -> None:
+    """Who reads it for a report brings it up to date; a run with an event of divergence is no longer a done one."""
+    with Store(path) as store:
+        done, wild, begun = store.register([spec(0), spec(1), spec(2)], MADE)
+        for run_id in (done, wild, begun):
+            store.write(run_id, [report(0), report(1)])
+        store.write(wild, [report(1)._replace(events=("Q is not finite",))])
+        store.finish(done, [1.0, 2.0])
+        store.finish(wild, [3.0])
+        before = store.runs()
+    old = path.with_name("old.sqlite")
+    make(old, OURS, "PRAGMA user_version = 1")
+    with closing(sqlite3.connect(old)) as connection, connection:
+        connection.executescript(FIRST)
+        connection.execute("ATTACH ? AS new", (str(path),))
+        columns = "id, fingerprint, env, trace, lambda, seed, spec, status, failure, num_unfinished, provenance"
+        for table in ("provenance", "reports", "evaluations"):
+            connection.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+        connection.execute(
+            f"INSERT INTO main.runs SELECT {columns}, registered_at, started_at, ended_at FROM new.runs"
+        )
+    with pytest.raises(ValueError, match="Open it for writing once"):
+        Store(old, read_only=True)
+    lines: list[str] = []
+    runs = read([old], warn=lines.append)
+    assert [line for line in lines if "older version" in line and "old.sqlite" in line] == lines[:1] != []
+    assert [run.status for run in runs] == ["done", "diverged", "missing"]
+    assert [run.checksum for run in runs] == [run.checksum for run in before]
+    assert is_sound(old)
+    assert query(old, "SELECT count(*) FROM final_scores") == query(path, "SELECT count(*) FROM final_scores")
+    assert [*query(old, "SELECT sql FROM sqlite_schema WHERE name = 'reports'")] == [
+        *query(path, "SELECT sql FROM sqlite_schema WHERE name = 'reports'")
+    ]
+    with Store(old) as store:
+        assert store.claim(begun, "me")
+        store.finish(begun, [0.0])
 
 
 def test_an_empty_file_is_a_new_one(path: Path) -> None:

@@ -273,7 +273,7 @@ fingerprint, so that a sweep that was begun goes on."""
 
 
 def to_json(spec: TrainSpec) -> dict[str, Any]:
-    record = {**dataclasses.asdict(spec), "hidden_sizes": spec.hidden_sizes and list(spec.hidden_sizes)}
+    record = {**vars(spec), "options": {**spec.options}, "hidden_sizes": spec.hidden_sizes and [*spec.hidden_sizes]}
     return {name: value for name, value in record.items() if name not in ADDED or value != ADDED[name]}
 
 

@@ -71,6 +71,22 @@ class Watcher:
 
 COUNTS = ("tick", "num_steps", "num_updates", "num_episodes")
 LISTS = ("off_policy_by_age", "events")
+NOT_FINITE = "not finite"
+"""In the events of an agent that has diverged."""
+
+
+def divergence(reports: Iterable[Report]) -> str | None:
+    """When a run diverged, and how it showed; None if it did not.
+
+    >>> calm = Report(1, 64, 16, 2, 0.5, 9.0, 1.0, 1e-3, *[0.25] * 7, (0.5, 0.75))
+    >>> divergence([calm, calm._replace(num_steps=1_280, events=("Q is not finite",))])
+    'by step 1,280 Q is not finite'
+    """
+    for report in reports:
+        for event in report.events:
+            if NOT_FINITE in event:
+                return f"by step {report.num_steps:,} {event}"
+    return None
 
 
 # -- rows of JSON --------------------------------------------------------------------------------------------

@@ -13,13 +13,11 @@ from jax.errors import JaxRuntimeError
 from offtrace.agent.runs import Folder, Result
 from offtrace.agent.runtimes import MOST_TICKS, Runtime, Synchronous, needs_of, never
 from offtrace.agent.spec import Plan, TrainSpec, resolved
-from offtrace.agent.telemetry import Report, Watcher
+from offtrace.agent.telemetry import NOT_FINITE, Report, Watcher
 from offtrace.environments import on_host, with_options
 
 FINAL = MOST_TICKS + 1
 """The number of the evaluation at the end, which no tick has."""
-NOT_FINITE = "not finite"
-"""In the events of an agent that has diverged."""
 
 
 # -- ticks -------------------------------------------------------------------------------------------
@@ -160,7 +158,9 @@ def train(
     With `output` the run is kept in that folder, and `resume=True` goes on with one that is there: to the last bit as
     if it had never stopped. A spec that differs from the one in the folder is refused unless `allow_changes`. Between
     checkpoints at least `checkpoint_seconds` pass. `stop` is asked after every tick, and after every step of
-    Gymnasium's environments; if it says True, the run is saved, and its result is without returns.
+    Gymnasium's environments; if it says True, the run is saved, and its result is without returns. A spec that is
+    given alone, not in a list, is refused where it diverges; of those in a list it is an event
+    (`telemetry.divergence`), whether they are one or many.
     """
     several = not isinstance(spec, TrainSpec)
     specs = tuple(resolved(one) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
@@ -172,7 +172,9 @@ def train(
     with needs_of(specs[0]):
         runtime = runtime_for(specs)  # before anything is written: what it refuses leaves no folder behind
     try:
-        results = _kept(runtime, output, resume, allow_changes, checkpoint_seconds, tensorboard, watcher, stop)
+        results = _kept(
+            runtime, output, resume, allow_changes, checkpoint_seconds, tensorboard, watcher, stop, alone=not several
+        )
     finally:
         runtime.close()
     return results if several else results[0]
@@ -187,15 +189,17 @@ def _kept(
     tensorboard: bool,
     watcher: Watcher,
     stop: Callable[[], bool],
+    *,
+    alone: bool,
 ) -> list[Result]:
     if output is None:
-        return _run(runtime, None, watcher, stop, checkpoint_seconds)
+        return _run(runtime, None, watcher, stop, checkpoint_seconds, alone=alone)
     with Folder(Path(output), runtime.specs, resume=resume, tensorboard=tensorboard, say=watcher.says) as folder:
         results = folder.begin(allow_changes=allow_changes)
         if results is not None:
             watcher.says(f"{output} is finished already.")
             return results
-        return _run(runtime, folder, watcher, stop, checkpoint_seconds)
+        return _run(runtime, folder, watcher, stop, checkpoint_seconds, alone=alone)
 
 
 def runtime_for(specs: Sequence[Plan]) -> Runtime:
@@ -214,6 +218,8 @@ def _run(
     watcher: Watcher,
     stop: Callable[[], bool],
     checkpoint_seconds: float,
+    *,
+    alone: bool,
 ) -> list[Result]:
     path = None if folder is None else folder.path
     history = [] if folder is None else folder.history
@@ -233,7 +239,8 @@ def _run(
             with _saved_at_a_fault(loop, folder):
                 reports = loop.tick(stop)
             if reports is not None:
-                refuse_diverged(runtime, reports)
+                if alone:
+                    refuse_diverged(runtime, reports)
                 history.append(reports)
             stopping = reports is None or stop()
             is_last = loop.number == loop.num_ticks
@@ -278,7 +285,7 @@ def _saved_at_a_fault(loop: Loop, folder: Folder | None) -> Generator[None, None
 
 def refuse_diverged(runtime: Runtime, reports: Sequence[Report]) -> None:
     """Fault matrix, row 26: one agent alone ends there; in a population it is an event of its member."""
-    if len(reports) > 1 or not any(NOT_FINITE in event for event in reports[0].events):
+    if not any(NOT_FINITE in event for event in reports[0].events):
         return
     now, spec = reports[0], runtime.specs[0]
     raise FloatingPointError(

@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from offtrace.agent.spec import Plan, from_json
-from offtrace.experiments.engine import TRIES, Batches, Held, Progress, Watched, begin, num_cores, packed
+from offtrace.experiments.engine import (
+    TRIES,
+    Batches,
+    End,
+    Held,
+    Progress,
+    Watched,
+    begin,
+    end_of,
+    num_cores,
+    packed,
+)
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.store import Store
 
@@ -95,7 +106,7 @@ def _train(rows: Sequence[dict[str, Any]], send: Callable[[tuple[str, Any]], Non
     try:
         results = train([from_json(row) for row in rows], watcher=batches)
         batches.flush()
-        send(("ends", [(result.returns, result.num_unfinished) for result in results]))
+        send(("ends", [tuple(end_of(result)) for result in results]))
     except BaseException as error:
         batches.flush()
         send(("failure", "".join(traceback.format_exception(error))))
@@ -184,7 +195,7 @@ class _Driver:
 
     def _end(self, running: _Running, kind: str, what: Any) -> None:
         if kind == "ends":
-            running.pack.finish(what)
+            running.pack.finish([End(*end) for end in what])
         elif kind == "failure":
             running.pack.fail(what)
         elif running.tries < TRIES:

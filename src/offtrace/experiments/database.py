@@ -8,13 +8,13 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-APPLICATION, VERSION = 0x6F667472, 1  # "oftr", and the schema below
+APPLICATION, VERSION = 0x6F667472, 2  # "oftr", and the schema below
 
-SCHEMA = """
+TABLES = """
 -- With what results were made; a row for each time that a sweep was begun. "commit" is a word of SQL: quote it.
 CREATE TABLE provenance (
     id INTEGER PRIMARY KEY,
@@ -28,11 +28,14 @@ CREATE TABLE runs (
     fingerprint TEXT NOT NULL UNIQUE,              -- SHA-256 of the spec, whatever the order of its fields
     env TEXT NOT NULL, trace TEXT NOT NULL, lambda REAL NOT NULL, seed INTEGER NOT NULL,
     spec TEXT NOT NULL,                            -- JSON
-    status TEXT NOT NULL DEFAULT 'missing' CHECK (status IN ('missing', 'running', 'done', 'failed')),
-    failure TEXT,                                  -- why, if it failed
+    status TEXT NOT NULL DEFAULT 'missing'
+        CHECK (status IN ('missing', 'running', 'done', 'diverged', 'failed')),
+    failure TEXT,                                  -- why, if it failed or diverged
     num_unfinished INTEGER,                        -- evaluation episodes at the end that were cut off
     provenance INTEGER NOT NULL REFERENCES provenance,    -- of who claimed it last
-    registered_at TEXT NOT NULL, started_at TEXT, ended_at TEXT
+    registered_at TEXT NOT NULL, started_at TEXT, ended_at TEXT,
+    results TEXT,                                  -- SHA-256 of its reports and returns, once it is done or diverged
+    checksum TEXT NOT NULL                         -- SHA-256 of the rest of this row, and of its provenance
 ) STRICT;
 
 -- Who is at work on a run; it may be dead.
@@ -62,25 +65,47 @@ CREATE TABLE evaluations (
     PRIMARY KEY (run, episode)
 ) STRICT, WITHOUT ROWID;
 
+"""
+
+VIEWS = """
 -- Of runs that are done: score, the mean raw return of the training episodes that ended in the last 10 % of frames
--- (in the ticks that end there), and evaluation, that of the episodes at the end.
+-- (in the ticks that end there), and evaluation, that of the episodes at the end. A run that diverged has neither.
 CREATE VIEW final_scores AS
 WITH ends AS (SELECT run, max(num_steps) AS num_steps FROM reports GROUP BY run)
-SELECT runs.id AS run, env, trace, lambda, seed, ends.num_steps, sum(num_episodes) AS num_episodes,
-    sum(num_episodes * episode_return) / sum(num_episodes) FILTER (WHERE episode_return IS NOT NULL) AS score,
-    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id) AS evaluation
+SELECT runs.id AS run, env, trace, lambda, seed, status, ends.num_steps, sum(num_episodes) AS num_episodes,
+    CASE status WHEN 'done' THEN sum(num_episodes * episode_return)
+        / sum(num_episodes) FILTER (WHERE episode_return IS NOT NULL) END AS score,
+    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id AND status = 'done') AS evaluation
 FROM runs LEFT JOIN ends ON ends.run = runs.id
     LEFT JOIN reports ON reports.run = runs.id AND 10 * reports.num_steps > 9 * ends.num_steps
-WHERE status = 'done' GROUP BY runs.id;
+WHERE status IN ('done', 'diverged') GROUP BY runs.id;
 
 -- Every tick of every run, with what the run is.
 CREATE VIEW curves AS
 SELECT env, trace, lambda, seed, status, reports.* FROM runs JOIN reports ON reports.run = runs.id;
 """
 
-MIGRATIONS: dict[int, str] = {}
+SCHEMA = TABLES + VIEWS
+
+_RUNS = TABLES[TABLES.index("CREATE TABLE runs") : TABLES.index("-- Who is at work")]
+_COLUMNS = "id, fingerprint, env, trace, lambda, seed, spec, status, failure, num_unfinished, provenance"
+MIGRATIONS: dict[int, str] = {
+    # to checksums, and a status for runs that diverged, which were done before, and had an event that said so
+    1: f"""
+DROP VIEW final_scores;
+DROP VIEW curves;
+ALTER TABLE runs RENAME TO former;
+{_RUNS}
+INSERT INTO runs SELECT {_COLUMNS}, registered_at, started_at, ended_at, NULL, '' FROM former;
+UPDATE runs SET status = 'diverged', failure = 'its loss, gradient or Q was not finite' WHERE status = 'done'
+    AND id IN (SELECT run FROM reports WHERE events LIKE '%not finite%');
+DROP TABLE former;
+{VIEWS}""",
+}
 """From a version to the next one: statements, each of which ends with a semicolon at the end of a line."""
 
+REMEDY = "Take a copy from before, or another file."
+"""For a file that is damaged."""
 COLUMNS = "SELECT m.type, m.name, c.name, c.type FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
 LONGEST = 16 << 20
 """Bytes of a row: a longer one is neither written nor read."""
@@ -94,12 +119,26 @@ ERRORS = {
 """Of the system. Any other one of SQLite's says that the file, or a value, is not as it should be."""
 
 
-class Database:
-    """An open file: made if it is not there, refused if it is not one of ours or of a newer schema."""
+class Damaged(ValueError):
+    """A file of results that is not as it was stored."""
 
-    def __init__(self, path: Path, *, read_only: bool, timeout: float) -> None:
+
+class OldSchema(ValueError):
+    """A file that can be brought up to date, by who may write to it."""
+
+
+class Database:
+    """An open file: made if it is not there, refused if it is not one of ours or of a newer schema.
+
+    `migrated` gets it, within the transaction, where it was of an older one.
+    """
+
+    def __init__(
+        self, path: Path, *, read_only: bool, timeout: float, migrated: Callable[["Database"], None]
+    ) -> None:
         self.path = path.absolute()
         self.name = repr(str(self.path))
+        self._migrated = migrated
         deadline = time.monotonic() + min(timeout, 2.0)
         while True:
             mode = self._mode(read_only)
@@ -146,11 +185,22 @@ class Database:
                 self.do("ROLLBACK")
 
     @contextmanager
-    def reading(self) -> Generator[None]:
+    def reading(self, where: str) -> Generator[None]:
+        """What is read there is data of a stranger."""
         try:
             yield
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError(f"{self.name} is damaged: {error!r}.") from error
+        except Damaged:
+            raise
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+            raise Damaged(f"{self.name} is damaged at {where}: {error!r}. {REMEDY}") from error
+
+    def check(self) -> None:
+        """Refuses a file whose pages or rows do not fit together, within a transaction."""
+        for sql in ("PRAGMA integrity_check(1)", "PRAGMA foreign_key_check"):
+            row = self.do(sql).fetchone()
+            if row is not None and row[0] != "ok":
+                what = row[0] if len(row) == 1 else f"a row of `{row[0]}` belongs to none of `{row[2]}`"
+                raise Damaged(f"{self.name} is damaged: {' '.join(str(what).split())}. {REMEDY}")
 
     def _explained(self, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
@@ -158,7 +208,8 @@ class Database:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in ERRORS:
             return OSError(ERRORS[code], f"what was stored before is intact, but {error}", str(self.path))
-        return ValueError(f"{self.name} is not a file of results, or damaged, or cannot hold this: {error}.")
+        what = " ".join(str(error).split())  # it may quote a schema
+        return ValueError(f"{self.name} is not a file of results, or damaged, or cannot hold this: {what}.")
 
     def _mode(self, read_only: bool) -> str:
         """How SQLite is to open the file; refused where that is known to be in vain.
@@ -186,14 +237,20 @@ class Database:
             version = self._version()
         if read_only:
             self.do("PRAGMA query_only = ON")
+            if version == 0:
+                raise ValueError(
+                    f"{self.name} has schema 0, and {VERSION} is read here. Nothing was ever written to it."
+                )
             if version != VERSION:
-                remedy = "Open it for writing once." if version else "Nothing was ever written to it."
-                raise ValueError(f"{self.name} has schema {version}, and {VERSION} is read here. {remedy}")
+                raise OldSchema(
+                    f"{self.name} has schema {version}, and {VERSION} is read here. Open it for writing once."
+                )
             return
         if self._write_ahead(timeout) != "wal":
             raise OSError(errno.ENOTSUP, "results must be on a local disk, where SQLite's WAL works", str(self.path))
         self.do("PRAGMA synchronous = FULL")
-        self.do("PRAGMA foreign_keys = ON")
+        self.do("PRAGMA foreign_keys = OFF")  # with the next one: a table can take the place of another
+        self.do("PRAGMA legacy_alter_table = ON")
         with self.transaction():
             version = self._version()  # again, as another process may have been here meanwhile
             if version != VERSION:
@@ -203,6 +260,9 @@ class Database:
                 self.do(f"PRAGMA application_id = {APPLICATION}")
                 self.do(f"PRAGMA user_version = {VERSION}")
                 self._version()
+                if version:
+                    self._migrated(self)
+        self.do("PRAGMA foreign_keys = ON")
 
     def _write_ahead(self, timeout: float) -> str:
         """The mode of the journal, set to WAL. SQLite does not wait here for others that do the same: we do."""

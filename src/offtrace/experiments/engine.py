@@ -8,8 +8,8 @@ that was killed, with its process or with the machine, goes on where it was when
     results.sqlite.work/    packs that are not finished, and programs that were compiled for them
 """
 
+import errno
 import hashlib
-import json
 import math
 import multiprocessing
 import os
@@ -21,19 +21,21 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import compress
+from multiprocessing import resource_tracker
 from operator import not_
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from offtrace.agent.spec import Plan, from_json, to_json
-from offtrace.agent.telemetry import Report, Watcher
+from offtrace.agent.telemetry import Report, Watcher, divergence
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.spec import packs
-from offtrace.experiments.store import Store, fingerprint
+from offtrace.experiments.store import OVER, Store, fingerprint
 
 MOST = 200
 """Members of a pack on a CPU, where they run one after the other: a pack is asked to stop after every tick of all."""
@@ -41,6 +43,11 @@ MOST_ON_ACCELERATOR = 512
 TRIES = 3
 """Times that a pack whose process was killed is begun again."""
 WRITE_SECONDS = 2.0
+WAIT_SECONDS = 1.0
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""Errors of the disk: no cell is to blame, and there is nowhere to write them down."""
+ERROR = 100
+"""What a process of a sweep ends with if the system refused it something: this, and the number of the error."""
 GONE = ".gone-"
 """How the name of a folder begins that is on its way out."""
 PROGRAMS = ".programs"
@@ -53,8 +60,30 @@ class Progress(NamedTuple):
     num_steps: int
     total_steps: int
     num_done: int
+    num_diverged: int
     num_failed: int
     num_runs: int
+    num_elsewhere: int = 0
+    """Runs that are left, and that another process is at work on."""
+
+    @property
+    def num_left(self) -> int:
+        """Runs without a result: failed, or not run yet."""
+        return self.num_runs - self.num_done - self.num_diverged
+
+
+class End(NamedTuple):
+    """How a run ended."""
+
+    returns: Sequence[float]
+    num_unfinished: int
+    diverged: str | None
+    """When and how, if it did; it has no score then, whatever the returns are."""
+
+
+def end_of(result: Any) -> End:
+    """Of a `Result` of training; the same rule for every cell, however packs are cut."""
+    return End(result.returns, result.num_unfinished, divergence(result.reports))
 
 
 def run(
@@ -68,6 +97,9 @@ def run(
 ) -> Progress:
     """Trains what is missing; the last progress. Cells that fail are recorded as failed, and the others go on.
 
+    One that diverges is recorded as such, and is over. Cells that another process is at work on are waited for, and
+    taken over if it leaves them.
+
     `jobs` processes at once, one for each core unless given; 0 trains in this process, as on an accelerator.
     """
     if jobs is not None and jobs < 0:
@@ -76,14 +108,17 @@ def run(
     on_accelerator = _on_accelerator()
     jobs = (0 if on_accelerator else num_cores()) if jobs is None else jobs
     missing, watched = begin(specs, path, command, tell)
-    begun, others = _begun(path, missing)
-    waiting = [*begun, *packed(others, jobs, on_accelerator)]
-    if jobs == 0:
-        for pack in waiting:
-            if not stop():
-                work(path, pack, command, stop, watched.told)
-    else:
-        _processes(path, waiting, jobs, command, stop, watched)
+    before: list[Plan] = []
+    while missing and missing != before and not stop():
+        begun, others = _begun(path, missing)
+        waiting = [*begun, *packed(others, jobs, on_accelerator)]
+        if jobs == 0:
+            for pack in waiting:
+                if not stop():
+                    work(path, pack, command, stop, watched.told)
+        else:
+            _processes(path, waiting, jobs, command, stop, watched)
+        before, missing = missing, _left_by_others(path, missing, stop, watched)
     _begun(path, [])  # removes those whose cells were done elsewhere
     if not any(_work_folder(path).glob("[!.]*")):
         shutil.rmtree(_work_folder(path) / PROGRAMS, ignore_errors=True)
@@ -92,15 +127,29 @@ def run(
     return watched.told()
 
 
+def _left_by_others(path: Path, specs: Sequence[Plan], stop: Callable[[], bool], watched: "Watched") -> list[Plan]:
+    """Waits while others are at work on some of these; those that somebody has left, if any. Failed ones stay so."""
+    by_key = {fingerprint(to_json(spec)): spec for spec in specs}
+    with Store(path) as store:
+        while True:
+            held, left = (found & by_key.keys() for found in store.at_work())
+            if left or not held or stop():
+                return [spec for key, spec in by_key.items() if key in left]
+            watched.told(num_elsewhere=len(held))
+            time.sleep(WAIT_SECONDS)
+
+
 def begin(
     specs: Sequence[Plan], path: Path, command: str, tell: Callable[[Progress], None]
 ) -> tuple[list[Plan], "Watched"]:
     """Makes the cells known to the store; those that are missing in it."""
     rows = [to_json(spec) for spec in specs]
     with Store(path) as opened:
-        opened.register(rows, provenance(command, computes=False))
-        missing = [from_json(row) for _, row in opened.missing(rows)]
-    return missing, Watched(path, rows, tell)
+        opened.check()
+        ids = opened.register(rows, provenance(command, computes=False))
+        left = opened.missing_ids()
+    missing = [spec for run_id, spec in zip(ids, specs, strict=True) if run_id in left]
+    return missing, Watched(path, {run_id: spec.num_steps for run_id, spec in zip(ids, specs, strict=True)}, tell)
 
 
 def packed(missing: Sequence[Plan], jobs: int, on_accelerator: bool) -> list[list[dict[str, Any]]]:
@@ -179,8 +228,10 @@ def work(
             pack.write([result.reports for result in results])  # one that was killed has saved more than it wrote
             if not results[0].finished:
                 return
-            pack.finish([(result.returns, result.num_unfinished) for result in results])
+            pack.finish([*map(end_of, results)])
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in DISK:
+                raise
             batches.flush()
             pack.fail("".join(traceback.format_exception(error)))
             return
@@ -256,10 +307,10 @@ class Held:
         """Of each row; none of any is a sign of life."""
         self._store.write_all(dict(zip(self.ids, compress(reports, self._mine), strict=True)))
 
-    def finish(self, ends: Sequence[tuple[Sequence[float], int]]) -> None:
-        """The returns of each row's evaluation, and how many of its episodes were cut off."""
-        for run_id, (returns, num_unfinished) in zip(self.ids, compress(ends, self._mine), strict=True):
-            self._store.finish(run_id, returns, num_unfinished)
+    def finish(self, ends: Sequence[End]) -> None:
+        """Of each row."""
+        for run_id, end in zip(self.ids, compress(ends, self._mine), strict=True):
+            self._store.finish(run_id, end.returns, end.num_unfinished, diverged=end.diverged)
 
     def fail(self, reason: str) -> None:
         for run_id in self.ids:
@@ -313,17 +364,24 @@ def _processes(
         while queue or running:
             if stop() and not asked:
                 asked, queue = True, []
+                with Store(path) as store:
+                    begun = store.workers()
                 for process, _, _ in running:
-                    process.terminate()  # it saves, and ends
+                    if process.pid in begun:
+                        process.terminate()  # it saves, and ends
+                    else:
+                        process.kill()  # it has nothing to save yet
             while queue and len(running) < jobs:
                 pack, tries = queue.pop(0)
-                process = spawn.Process(target=_child, args=(str(path), json.dumps(pack), command, os.getpid()))
-                process.start()
+                process = spawn.Process(target=_child, args=(str(path), _ids(path, pack), command, os.getpid()))
+                _start(process)
                 running.append((process, pack, tries))
             time.sleep(0.1)
             for entry in [entry for entry in running if not entry[0].is_alive()]:
                 running.remove(entry)
                 process, pack, tries = entry
+                if (process.exitcode or 0) > ERROR:
+                    _refuse_disk(path, process.exitcode - ERROR)
                 if process.exitcode and not asked and tries < TRIES:
                     queue.append((pack, tries + 1))
                 elif process.exitcode and not asked:
@@ -336,19 +394,60 @@ def _processes(
             process.kill()
 
 
-def _child(store: str, pack: str, command: str, parent: int) -> None:
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _start(process: Any) -> None:
+    """Until a new process has handlers of its own, signals to the whole group must wait for it.
+
+    One that dies while it begins does not read what it is sent, and this process may wait for that for ever: so what
+    is sent is short, too, the numbers of runs.
+    """
+    resource_tracker.ensure_running()  # it would let the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ids(path: Path, pack: Sequence[dict[str, Any]]) -> list[int]:
+    with Store(path) as store:
+        return store.ids(pack)
+
+
+def _child(store: str, ids: Sequence[int], command: str, parent: int) -> None:
     """Stops, and saves, when it is told to, or when its parent is gone."""
-    _share_programs(_work_folder(Path(store)) / PROGRAMS)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on
-    work(Path(store), json.loads(pack), command, lambda: asked.is_set() or os.getppid() != parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    path = Path(store)
+    try:
+        with Store(path) as opened:
+            pack = opened.specs(ids)
+        _share_programs(_work_folder(path) / PROGRAMS)
+        if not asked.is_set():
+            work(path, pack, command, lambda: asked.is_set() or os.getppid() != parent)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        sys.exit(ERROR + error.errno)
+
+
+def _refuse_disk(path: Path, number: int) -> None:
+    raise OSError(
+        number,
+        f"{os.strerror(number)}. What was stored before is intact, and the same command goes on from there",
+        str(path),
+    )
 
 
 def _share_programs(folder: Path) -> None:
     """Compiled programs go there, and come from there, unless the user has named a folder of their own."""
     import jax
 
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         if find_spec("filelock"):  # with a limit JAX uses the folder under a lock, for which it needs this package
@@ -366,18 +465,19 @@ def _give_up(path: Path, pack: Sequence[dict[str, Any]], code: int) -> None:
 class Watched:
     """Reads how far a sweep is, without disturbing those that write."""
 
-    def __init__(self, path: Path, rows: Sequence[dict[str, Any]], tell: Callable[[Progress], None]) -> None:
+    def __init__(self, path: Path, wanted: Mapping[int, int], tell: Callable[[Progress], None]) -> None:
+        """`wanted`: the steps of each run, by its id."""
         self.path, self.tell = path, tell
-        self._wanted = {fingerprint(row): int(row["num_steps"]) for row in rows}
+        self._wanted = wanted
 
-    def told(self) -> Progress:
+    def told(self, num_elsewhere: int = 0) -> Progress:
         """Looks, and tells."""
-        progress = self.look()
+        progress = self.look()._replace(num_elsewhere=num_elsewhere)
         self.tell(progress)
         return progress
 
     def look(self) -> Progress:
-        query = "SELECT fingerprint, status, (SELECT max(num_steps) FROM reports WHERE run = runs.id) FROM runs"
+        query = "SELECT id, status, (SELECT max(num_steps) FROM reports WHERE run = runs.id) FROM runs"
         connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
         try:
             found = {key: (status, steps or 0) for key, status, steps in connection.execute(query)}
@@ -385,14 +485,13 @@ class Watched:
             connection.close()
         mine = {key: found[key] for key in self._wanted if key in found}
         steps = sum(
-            total if mine[key][0] == "done" else min(mine[key][1], total)
+            total if mine[key][0] in OVER else min(mine[key][1], total)
             for key, total in self._wanted.items()
             if key in mine
         )
         statuses = [status for status, _ in mine.values()]
-        return Progress(
-            steps, sum(self._wanted.values()), statuses.count("done"), statuses.count("failed"), len(self._wanted)
-        )
+        counts = [statuses.count(status) for status in ("done", "diverged", "failed")]
+        return Progress(steps, sum(self._wanted.values()), *counts, len(self._wanted))
 
 
 def _on_accelerator() -> bool:

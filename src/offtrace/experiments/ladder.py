@@ -10,6 +10,7 @@ and two more, which tell whether the trace helps towards a greedy target, too: `
 are `windows` and `trace` with a greedy target.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -86,7 +87,7 @@ def ladder_comparison(
 ) -> Comparison | None:
     """The rungs as algorithms, all at λ = 1 so that they stand side by side; None where there is no ladder.
 
-    `runs` are stored runs that are done, of one suite, and `scored` their scores by fingerprint. Runs of other sweeps
+    `runs` are stored runs that are over, of one suite, and `scored` their scores by fingerprint. Runs of other sweeps
     are left out: a rung has the settings of the rung `target`, which only ladders have, and one step size a game. So
     are games that some rung was not run on.
     """
@@ -102,11 +103,13 @@ def ladder_comparison(
     games = {env for env, found in sizes.items() if set(found) == rungs and max(map(len, found.values())) == 1}
     found: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "evaluation": {}}
     seeds: dict[Stretch, dict[Key, list[int]]] = {"final": {}, "evaluation": {}}
+    diverged: Counter[Key] = Counter()
     for run, rung in kept:
         env = str(run.spec["env"])
         if env not in games:
             continue
         key = Key(env.partition("/")[2] or env, str(rung), 1.0)
+        diverged[key] += run.status == "diverged"
         for stretch in found:
             value = scored[run.fingerprint][stretch]
             if value is not None:
@@ -114,7 +117,7 @@ def ladder_comparison(
                 seeds[stretch].setdefault(key, []).append(int(run.spec["seed"]))
     if not found["final"]:
         return None
-    return Comparison(f"{name}: from DQN to Retrace", found, seeds=seeds, anchors=anchors)
+    return Comparison(f"{name}: from DQN to Retrace", found, seeds=seeds, anchors=anchors, diverged=diverged)
 
 
 def _shared(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ say in the step size, they are never pooled: each value of that field is a study
 
 An algorithm is a trace with its target policy. Where runs of one trace have several target policies, each is an
 algorithm of its own: `dqn.exploration` is DQN towards the exploring policy.
+
+A run that diverged is compared, too, as to leave it out would favour what fails: it counts as the worst of its game.
 """
 
 import math
@@ -18,7 +20,7 @@ import numpy as np
 from offtrace.agent.telemetry import Report
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.ladder import ladder_comparison
-from offtrace.experiments.store import StoredRun
+from offtrace.experiments.store import OVER, StoredRun
 from offtrace.mdp import SMALL_WORLD
 from offtrace.scores import Comparison, Key, area_under_curve, is_baseline, run_score
 from offtrace.scores.comparison import Stretch
@@ -35,7 +37,7 @@ class Study:
 
     comparison: Comparison
     runs: tuple[StoredRun, ...]
-    """Of every status; only those that are done are compared."""
+    """Of every status; those that are done or diverged are compared."""
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """The algorithm of each run, by fingerprint."""
     ladder: Comparison | None = None
@@ -46,10 +48,10 @@ class Study:
         return Counter(run.status for run in self.runs)
 
     def curves(self, lambda_: float) -> dict[str, dict[str, list[tuple[Report, ...]]]]:
-        """Reports of runs that are done at this λ, by game and algorithm; baselines are at every λ."""
+        """Reports of runs that are over, at this λ, by game and algorithm; baselines are at every λ."""
         found: dict[Key, list[tuple[Report, ...]]] = {}
         for run in self.runs:
-            if run.status == "done":
+            if run.status in OVER:
                 found.setdefault(_key(run, self.algorithms), []).append(run.reports)
         by_game: dict[str, dict[str, list[tuple[Report, ...]]]] = {}
         for game in self.comparison.games:
@@ -90,21 +92,24 @@ def _title(suite: str, runs: Sequence[StoredRun]) -> str:
 
 
 def _ladder(runs: Sequence[StoredRun]) -> Comparison | None:
-    done = [run for run in runs if run.status == "done"]
-    if not done:
+    over = [run for run in runs if run.status in OVER]
+    if not over:
         return None
-    scored = {run.fingerprint: scores(run) for run in done}
-    return ladder_comparison(_title(_suite(done[0].spec["env"]), done), done, scored, _anchors(done))
+    anchors = _anchors(over)
+    return ladder_comparison(_title(_suite(over[0].spec["env"]), over), over, scored(over, anchors), anchors)
 
 
 def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> Comparison:
     found: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "evaluation": {}, "early": {}, "area": {}}
     seeds: dict[Stretch, dict[Key, list[int]]] = {stretch: {} for stretch in found}
-    done = [run for run in runs if run.status == "done"]
+    over = [run for run in runs if run.status in OVER]
+    anchors = _anchors(over)
+    values = scored(over, anchors)
+    diverged = Counter(_key(run, algorithms) for run in over if run.status == "diverged")
     silent, exploring = [], 0
-    for run in done:
+    for run in over:
         exploring += _plays_at_random_early(run)
-        for stretch, value in scores(run).items():
+        for stretch, value in values[run.fingerprint].items():
             key = _key(run, algorithms)
             if value is not None:
                 found[stretch].setdefault(key, []).append(value)
@@ -115,7 +120,7 @@ def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, s
     for stretch in found:
         found[stretch] = {key: values for key, values in found[stretch].items() if key.algorithm not in left_out}
         seeds[stretch] = {key: values for key, values in seeds[stretch].items() if key.algorithm not in left_out}
-    notes = [*_differences(done)]
+    notes = [*_differences(over)]
     if silent:
         first = ", ".join(str(silent[0].spec[name]) for name in CELL)
         notes.append(f"{len(silent)} runs count for nothing, as their last tenth has no finite return ({first}, …).")
@@ -125,10 +130,41 @@ def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, s
         name,
         found,
         seeds=seeds,
-        copies=_copies(found["final"], {_key(run, algorithms): run.spec for run in done}),
-        anchors=_anchors(done),
+        copies=_copies(found["final"], {_key(run, algorithms): run.spec for run in over}),
+        anchors=anchors,
         notes=tuple(notes),
+        diverged={key: number for key, number in diverged.items() if key.algorithm not in left_out},
     )
+
+
+def scored(
+    runs: Sequence[StoredRun], anchors: Mapping[str, tuple[float, float]] | None
+) -> dict[str, dict[Stretch, float | None]]:
+    """The scores of runs that are over, by fingerprint; one that diverged counts as the worst of its game.
+
+    That is the lowest score of any run of the game, its own among them, or that of random play where it is known and
+    lower. Where no run of the game is done, it has no score.
+    """
+    found = {run.fingerprint: scores(run) for run in runs}
+    known: dict[tuple[str, Stretch], list[float]] = {}
+    has_done = set()
+    for run in runs:
+        for stretch, value in found[run.fingerprint].items():
+            if value is not None:
+                place = _game(run.spec["env"]), stretch
+                known.setdefault(place, []).append(value)
+                if run.status == "done":
+                    has_done.add(place)
+    for run in runs:
+        if run.status != "diverged":
+            continue
+        game = _game(run.spec["env"])
+        random = [anchors[game][0]] if anchors is not None else []
+        for stretch in found[run.fingerprint]:
+            is_known = (game, stretch) in has_done and not (stretch == "early" and _plays_at_random_early(run))
+            value = min([*known[game, stretch], *random]) if is_known else None
+            found[run.fingerprint][stretch] = value
+    return found
 
 
 def scores(run: StoredRun) -> dict[Stretch, float | None]:

@@ -17,6 +17,8 @@ from offtrace.environments import on_host, program_shape
 
 ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "dqn")
 """Of the paper, by our names."""
+MOST_RUNS = 1_000_000
+"""Of a sweep."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Sweep:
                 raise ValueError(f"`{name}` must not be empty.")
         if self.num_seeds < 1:
             raise ValueError(f"`num_seeds` must be at least 1; got {self.num_seeds}.")
+        if self.num_seeds > MOST_RUNS:
+            raise ValueError(f"`num_seeds` must be at most {MOST_RUNS:,}, the most runs of a sweep.")
         if self.first_seed < 0:
             raise ValueError(f"`first_seed` must be at least 0; got {self.first_seed}.")
         fields = {f.name for f in dataclasses.fields(TrainSpec)} - {"env", "trace", "lambda_", "seed"}
@@ -97,8 +101,12 @@ def cells(sweep: Sweep) -> list[Plan]:
     [('retrace', 0.0), ('retrace', 1.0), ('tree_backup', 1.0), ('q_lambda', 1.0), ('dqn', 0.0)]
     """
     found: dict[str, Plan] = {}
+    algorithms = {game: list(_algorithms(sweep, game)) for game in sweep.games}
+    number = sum(map(len, algorithms.values())) * sweep.num_seeds
+    if number > MOST_RUNS:
+        raise ValueError(f"a sweep must have at most {MOST_RUNS:,} runs; got {number:,}. Take fewer seeds or λ.")
     for game in sweep.games:
-        for fields in _algorithms(sweep, game):
+        for fields in algorithms[game]:
             for seed in range(sweep.first_seed, sweep.first_seed + sweep.num_seeds):
                 spec = resolved(TrainSpec(env=game, seed=seed, **fields))
                 found.setdefault(repr(spec), spec)

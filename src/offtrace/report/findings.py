@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.experiments.results import Study
+from offtrace.experiments.store import OVER
 from offtrace.experiments.theory import BEHAVIOUR_EPSILON, TARGET_EPSILON, Contraction, contractions
 from offtrace.mdp import SMALL_WORLD
 from offtrace.report.names import counted, named
@@ -25,6 +26,8 @@ ASKED = (
 SCORES: tuple[Stretch, ...] = ("final", "evaluation")
 """The two scores that everything is told of: the training return, under exploration, and that at ε ≈ 0."""
 SCORE_NAMES = {"final": "training score", "evaluation": "evaluation at ε ≈ 0"}
+SIGNS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
+"""Of verdicts, in the terminal and on the page."""
 SHORT_SCORES = {"final": "training", "evaluation": "at ε ≈ 0"}
 
 
@@ -53,9 +56,9 @@ def scores_of(comparison: Comparison) -> list[Stretch]:
 
 
 def different_runs(study: Study) -> int:
-    """Of a study: its stored runs that are done, or those that it compares; a copy counts once."""
+    """Of a study: its stored runs that are over, or those that it compares; a copy counts once."""
     if study.runs:
-        return study.num_by_status.get("done", 0)
+        return sum(study.num_by_status.get(status, 0) for status in OVER)
     cells = study.comparison.runs.get("final", {})
     return sum(len(scores) for key, scores in cells.items() if key not in study.comparison.copies)
 

@@ -4,15 +4,19 @@
     figures/*.png|svg|pdf   charts
     tables/*.csv|tex        tables
     data/claims.json        verdicts, for a program to read
-    data/files.json         what was written here, so that the next report can take it away
+    data/files.json         what was written here, and its checksums, so that the next report can take it away
 
-The page is put in its place last and at once: a report that is interrupted leaves the one before, or none.
+Nothing is written or taken away through a symbolic link inside the folder, and no file is taken away that is not, to
+the last byte, what a report wrote. The page is put in its place last and at once: a report that is interrupted leaves
+the one before, or none.
 """
 
+import hashlib
 import json
 import os
 import platform
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,12 +24,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from offtrace.experiments import reasons
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import StoredRun
 from offtrace.report.charts import alt, vl_convert
 from offtrace.report.findings import (
     ASKED,
     SHORT_SCORES,
+    SIGNS,
     Materials,
     different_runs,
     findings,
@@ -34,8 +40,8 @@ from offtrace.report.findings import (
 )
 from offtrace.report.names import counted, named
 from offtrace.report.opening import opening
-from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, charts_of, render
-from offtrace.report.sections import listed, slug, study_part, unique
+from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, chart_spec, charts_of, render
+from offtrace.report.sections import KINDS, listed, slug, study_part, unique
 from offtrace.scores import Claim, claims
 from offtrace.scores.comparison import Stretch, published_comparison
 
@@ -63,6 +69,9 @@ NOTES = (
     "nor with fewer than 3 seeds, or without any spread. Where nothing differs, a claim is decided wrongly in 5 % "
     "of the cases or fewer, by simulation. Beside it stands the verdict if all claims are to be right at once "
     "(Holm's method). No interval says how it would be on other games.",
+    "A run diverged if a loss, a gradient or a value was no longer finite. To leave it out would favour the "
+    "algorithm that fails, so it is compared, as the worst run of its game: with the lowest score of any run of that "
+    "game, or that of random play where it is known and lower. Tables say how many runs of a cell diverged.",
     "IQM is the mean of the middle half of the runs. The optimality gap is how far runs stay below 1 on average. "
     "Both take runs beyond 0 and 1 as 0 and 1, and their intervals are bootstraps over seeds. What beats a "
     "baseline is the share of pairs of runs, one of each, in which it is the better one; ½ is no difference.",
@@ -110,7 +119,7 @@ def write(
     if materials is None:
         materials = materials_of(studies)
     sections = [_summary(every, answers), *(part.section for part in parts[:-1])]
-    sections += [*extra_sections, parts[-1].section, Section("Notes", NOTES), *_failures(runs)]
+    sections += [*extra_sections, parts[-1].section, Section("Notes", NOTES), *_troubles(runs)]
     document = Document(
         _title(studies),
         ASKED,
@@ -127,17 +136,19 @@ def write(
     page = render(document, formats)  # before anything is written, as it may be refused
 
     output.mkdir(parents=True, exist_ok=True)
+    _refuse_links(output)
     charts = charts_of([*([document.opening] if document.opening else []), *sections])
-    written = [_put(output, address, text.encode("utf-8", "replace")) for address, text in texts.items()]
+    written = {address: _put(output, address, text.encode("utf-8", "replace")) for address, text in texts.items()}
     for done, (name, chart) in enumerate(charts.items()):
         if progress:
             progress(done, len(charts))
-        written += [_put(output, f"figures/{name}.{each}", data) for each, data in _pictures(chart, formats)]
+        for each, data in _pictures(chart, formats):
+            written[f"figures/{name}.{each}"] = _put(output, f"figures/{name}.{each}", data)
     if progress:
         progress(len(charts), len(charts))
-    index = output / _put(output, "index.html", page.encode("utf-8", "replace"))
+    _put(output, "index.html", page.encode("utf-8", "replace"))
     _take_away(output, written)
-    return index
+    return output / "index.html"
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -148,7 +159,7 @@ def _pictures(chart: alt.LayerChart, formats: Sequence[str]) -> Iterable[tuple[s
     if not formats:
         return []
     schema = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    spec = json.dumps(chart.to_dict(), ensure_ascii=False).encode("utf-8", "replace").decode()
+    spec = json.dumps(chart_spec(chart), ensure_ascii=False)
     svg = vl_convert.vegalite_to_svg(spec, vl_version=schema)
     makers = {
         "png": lambda: vl_convert.svg_to_png(svg, scale=2),
@@ -158,8 +169,21 @@ def _pictures(chart: alt.LayerChart, formats: Sequence[str]) -> Iterable[tuple[s
     return [(each, makers[each]()) for each in formats]
 
 
+FOLDERS = ("figures", "tables", "data")
+
+
+def _refuse_links(output: Path) -> None:
+    """Before anything is written: what is behind a link is not the report's."""
+    for name in FOLDERS:
+        if (output / name).is_symlink():
+            raise ValueError(
+                f"`output` must be a folder of its own; {str(output / name)!r} is a symbolic link. Remove it, or "
+                "choose another folder."
+            )
+
+
 def _put(output: Path, address: str, data: bytes) -> str:
-    """A file that is there whole, or as it was before."""
+    """A file that is there whole, or as it was before; its checksum."""
     path = output / address
     path.parent.mkdir(exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
@@ -168,21 +192,32 @@ def _put(output: Path, address: str, data: bytes) -> str:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
-    return address
+    return hashlib.sha256(data).hexdigest()
 
 
-def _take_away(output: Path, written: Sequence[str]) -> None:
+def _take_away(output: Path, written: Mapping[str, str]) -> None:
     """What an earlier report wrote here and this one did not; never anything else."""
-    record = output / "data" / "files.json"
     try:
-        before = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        before = []
-    for address in before if isinstance(before, list) else []:
-        place, _, name = str(address).partition("/")
+        before = json.loads((output / "data" / "files.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        before = {}
+    for address, checksum in before.items() if isinstance(before, dict) else ():
+        place, _, name = address.partition("/")
         if place in ("figures", "tables") and name == Path(name).name and address not in written:
-            (output / place / name).unlink(missing_ok=True)
-    _put(output, "data/files.json", (json.dumps(sorted(written), indent=1) + "\n").encode())
+            path = output / place / name
+            if _is_as_written(path, checksum):
+                path.unlink()
+    _put(output, "data/files.json", (json.dumps(dict(sorted(written.items())), indent=1) + "\n").encode())
+
+
+def _is_as_written(path: Path, checksum: object) -> bool:
+    """Whether it is a plain file, not a link, and nobody has changed it since."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == checksum
+    except (OSError, ValueError):  # gone, not to be read, or a name with a NUL in it
+        return False
 
 
 # -- words ---------------------------------------------------------------------------------------------------
@@ -212,20 +247,17 @@ def _plain(claim: Claim) -> str:
     return claim.text.replace("one-step learning", "DQN")
 
 
-SIGNS = {"holds": ("✓", "verdict yes"), "does not hold": ("✗", "verdict no"), "cannot tell": ("?", "verdict unknown")}
-
-
 def _brief(claim: Claim | None) -> Cell:
     if claim is None:
         return Cell("")  # not asked of this score
     if claim.difference is None:
         return Cell("?", kind="verdict unknown", title=claim.reason or "")
-    sign, kind = SIGNS[claim.verdict]
     found = claim.difference
     below = ""
     if found.low is not None and found.high is not None:
         below = f"{found.low:+z.2f} to {found.high:+z.2f}"
-    return Cell(f"{sign} {found.value:+z.2f}", below=below, kind=kind, title=claim.reason or claim.verdict)
+    text = f"{SIGNS[claim.verdict]} {found.value:+z.2f}"
+    return Cell(text, below=below, kind=KINDS[claim.verdict], title=claim.reason or claim.verdict)
 
 
 def _told(names: Sequence[str], answers: Sequence[Mapping[Stretch, Sequence[Claim]]]) -> list[dict[str, Any]]:
@@ -245,6 +277,7 @@ def _told(names: Sequence[str], answers: Sequence[Mapping[Stretch, Sequence[Clai
                     "high": claim.difference.high if claim.difference else None,
                     "num_games": claim.num_games,
                     "num_runs": claim.difference.num_runs if claim.difference else 0,
+                    "num_diverged": claim.num_diverged,
                     "reason": claim.reason,
                 }
                 for stretch, given in found.items()
@@ -285,12 +318,14 @@ def _lead(studies: Sequence[Study]) -> list[str]:
 def _state(runs: Sequence[StoredRun]) -> list[str]:
     """What a reader must know first; nothing where all is done."""
     by = Counter(run.status for run in runs)
-    done, lines = f"{by['done']} of {counted(len(runs), 'run')} {_are(len(runs))} in", []
+    done, lines = f"{by['done'] + by['diverged']} of {counted(len(runs), 'run')} {_are(len(runs))} in", []
     if by["running"]:
         begun = f"{by['running']} {_are(by['running'])} begun and not finished"
         lines.append(f"The sweep still runs, or was stopped: {done}, and {begun}.")
     elif by["missing"]:
         lines.append(f"The sweep is not finished: {done}. Run it again to go on.")
+    if by["diverged"]:
+        lines.append(f"{counted(by['diverged'], 'run')} diverged: {_by_algorithm(runs)}. Why is listed below.")
     if by["failed"]:
         lines.append(f"{counted(by['failed'], 'run')} failed, and {_are(by['failed'])} listed below.")
     if runs and not by["done"]:
@@ -302,23 +337,41 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _failures(runs: Sequence[StoredRun]) -> list[Section]:
-    failed = [run for run in runs if run.status == "failed"]
-    if not failed:
-        return []
-    rows = [
-        [
-            Cell(str(run.spec["env"])),
-            Cell(named(str(run.spec["trace"]))),
-            Cell(f"{run.spec['lambda_']:g}", number=float(run.spec["lambda_"])),
-            Cell(str(run.spec["seed"]), number=float(run.spec["seed"])),
-            Cell(((run.failure or "").strip().splitlines() or ["no reason known"])[-1][:400], kind="code"),
-        ]
-        for run in failed
-    ]
-    header = ("game", "algorithm", "λ", "seed", "reason")
-    caption = "Runs that failed, and the last line of why. They count for nothing above."
-    return [Section("Failures", tables=[Grid(caption, header, rows, stacked=True)])]
+def _by_algorithm(runs: Sequence[StoredRun]) -> str:
+    """Of those that diverged."""
+    counts = Counter(str(run.spec["trace"]) for run in runs if run.status == "diverged")
+    return ", ".join(f"{named(name)} {number:,}" for name, number in counts.most_common())
+
+
+def _troubles(runs: Sequence[StoredRun]) -> list[Section]:
+    """What went wrong, and what runs noted, a row for each reason."""
+    told = {
+        "Divergences": (reasons.divergences(runs), "Runs that diverged. They count as the worst run of their game."),
+        "Failures": (
+            reasons.failures(runs),
+            "Runs that failed, and the last line of why. They count for nothing above.",
+        ),
+        "Events": (reasons.events(runs), "What runs noted as they went, in the words of the first of them."),
+    }
+    return [Section(title, tables=[_by_reason(*found)]) for title, found in told.items() if found[0]]
+
+
+def _by_reason(groups: Sequence[reasons.Group], caption: str) -> Grid:
+    rows = []
+    for group in groups[: reasons.MOST]:
+        names = Counter(named(str(run.spec["trace"])) for run in group.runs)
+        rows.append(
+            [
+                Cell(group.reason, kind="code"),
+                Cell(f"{len(group.runs):,}", number=float(len(group.runs))),
+                Cell(", ".join(f"{name} {number:,}" for name, number in names.most_common())),
+                Cell(reasons.first_runs(group.runs)),
+            ]
+        )
+    if len(groups) > reasons.MOST:
+        rest = sum(len(group.runs) for group in groups[reasons.MOST :])
+        rows.append([Cell(f"{len(groups) - reasons.MOST:,} other reasons"), Cell(f"{rest:,}"), Cell(""), Cell("")])
+    return Grid(caption, ("reason", "runs", "by algorithm", "which"), rows, stacked=True)
 
 
 def _provenance(runs: Sequence[StoredRun], command: str) -> Section:

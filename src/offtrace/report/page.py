@@ -23,6 +23,8 @@ HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
 """What cannot be seen but changes what is, such as the direction of writing, or cannot be written at all."""
+UNDRAWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""What an SVG cannot hold; who draws one with it ends the program."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,25 @@ def charts_of(sections: Sequence[Section]) -> dict[str, alt.LayerChart]:
     return found
 
 
+def chart_spec(chart: alt.LayerChart) -> dict[str, Any]:
+    """What is drawn, with names that can be: what an SVG cannot hold is spelt out."""
+    return _drawable(chart.to_dict())
+
+
+def _drawable(value: Any) -> Any:
+    r"""
+    >>> print(_drawable({"name": ["a\x1b[31m"]})["name"][0])
+    a\x1b[31m
+    """
+    if isinstance(value, dict):
+        return {_drawable(name): _drawable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_drawable(each) for each in value]
+    if isinstance(value, str):
+        return UNDRAWABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), value)
+    return value
+
+
 def script_json(value: Any) -> str:
     r"""JSON for a script element: it cannot end the element, nor begin a comment or another script in it.
 
@@ -181,7 +202,7 @@ def _figure(name: str, chart: alt.LayerChart, level: int, specs: dict[str, Any],
     """Its title is taken out of the drawing, where it could not wrap."""
     if name in specs or not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(f"`charts` must have names of letters, digits, - and _, a different one each; got {name!r}.")
-    spec = chart.to_dict()
+    spec = chart_spec(chart)
     title, lines = heading(spec)
     specs[name] = {key: value for key, value in spec.items() if key not in ("title", "$schema", "background")}
     subtitle = " ".join(lines)

@@ -14,7 +14,7 @@ import numpy as np
 from offtrace.experiments.results import Study
 from offtrace.report import comparisons, curves, tables
 from offtrace.report.charts import alt
-from offtrace.report.findings import SCORE_NAMES, scores_of
+from offtrace.report.findings import SCORE_NAMES, SIGNS, scores_of
 from offtrace.report.ladder import rung_rows
 from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
@@ -22,13 +22,17 @@ from offtrace.report.safety import contraction_against_variance
 from offtrace.safety import Analysis
 from offtrace.scores import Claim, Comparison, Interval
 from offtrace.scores.comparison import LEVEL, Stretch
+from offtrace.scores.intervals import Verdict
 
-VERDICTS = {
-    "holds": ("✓ holds", "verdict yes"),
-    "does not hold": ("✗ does not hold", "verdict no"),
-    "cannot tell": ("? cannot tell", "verdict unknown"),
+KINDS = {"holds": "verdict yes", "does not hold": "verdict no", "cannot tell": "verdict unknown"}
+"""Of a verdict's cell."""
+STATES = {
+    "done": "done",
+    "diverged": "diverged",
+    "running": "under way",
+    "missing": "not done yet",
+    "failed": "failed",
 }
-STATES = {"done": "done", "running": "under way", "missing": "not done yet", "failed": "failed"}
 STRETCHES: tuple[Stretch, ...] = ("early", "final", "evaluation")
 MEASURES = ("c", "cut", "effective_length", "off_policy")
 ENDS = ("", "_difference", "_low", "_high")
@@ -105,7 +109,7 @@ def describe(study: Study) -> list[str]:
     comparison = study.comparison
     at = f" at λ = {', '.join(f'{x:g}' for x in comparison.lambdas)}" if comparison.lambdas else ""
     lines = []
-    notes = list(comparison.notes)
+    notes = [*_divergences(comparison), *comparison.notes]
     if comparison.anchors is not None:
         notes.append("Scores have an exact scale: 0 is random play, and 1 the optimal policy of the MDP.")
     for stretch in scores_of(comparison):
@@ -128,6 +132,19 @@ def describe(study: Study) -> list[str]:
     return [" ".join(lines), *notes]
 
 
+def _divergences(comparison: Comparison) -> list[str]:
+    """How many runs of each algorithm diverged, and what that means."""
+    parts = []
+    for name in comparison.algorithms:
+        number = sum(found for key, found in comparison.diverged.items() if key.algorithm == name)
+        total = sum(len(runs) for key, runs in comparison.runs["final"].items() if key.algorithm == name)
+        if number:
+            parts.append(f"{named(name)} {number:,} of {total:,}")
+    if not parts:
+        return []
+    return [f"Runs that diverged: {', '.join(parts)}. Each counts as the worst run of its game, not as it scored."]
+
+
 # -- parts ---------------------------------------------------------------------------------------------------
 
 
@@ -148,15 +165,14 @@ def _verdicts(claims: Mapping[Stretch, Sequence[Claim]], add: _Files) -> Section
     for stretch, answers in claims.items():
         rows = []
         for claim in answers:
-            words, kind = VERDICTS[claim.verdict]
             found = claim.difference
             rows.append(
                 [
                     Cell(claim.text, below=claim.measure),
-                    Cell(words, below=claim.reason or "", kind=kind),
+                    Cell(_worded(claim.verdict), below=claim.reason or "", kind=KINDS[claim.verdict]),
                     _interval(found, signed=True) if found else Cell(""),
-                    Cell(VERDICTS[claim.holm][0] if claim.p_value is not None else ""),
-                    _runs(found.num_runs, claim.num_games) if found and found.num_runs else Cell(""),
+                    Cell(_worded(claim.holm) if claim.p_value is not None else ""),
+                    _runs(found.num_runs, claim) if found and found.num_runs else Cell(""),
                 ]
             )
         caption = f"By the {SCORE_NAMES[stretch]}; {LEVEL:.0%} intervals."
@@ -210,6 +226,8 @@ def _by_lambda(comparison: Comparison, stem: str, add: _Files, stretch: Stretch)
         for a, value in enumerate(table.values[i].tolist()):
             is_known = table.low is not None and table.high is not None
             below = f"{table.low[i, a]:.2f} to {table.high[i, a]:.2f}" if is_known else ""
+            diverged = comparison.num_diverged(comparison.games, [table.algorithms[a]], [lambda_])
+            below += _diverged(diverged, ", " if below else "")
             cells.append(_marked(f"{value:.4f}", value, value == table.values[i].max(), "best at this λ", below))
         rows.append(cells)
     header = ("λ", *(named(name) for name in table.algorithms))
@@ -269,10 +287,11 @@ def _games(comparison: Comparison, lambda_: float, add: _Files, stretch: Stretch
     rows = []
     for g, game in enumerate(table.games):
         counts = table.num_runs[g].tolist()
-        cells = [
-            _marked(shown(value), value, bool(is_best[g, a]), f"best of this game, {counted(counts[a], 'run')}")
-            for a, value in enumerate(table.values[g].tolist())
-        ]
+        cells = []
+        for a, value in enumerate(table.values[g].tolist()):
+            best = f"best of this game, {counted(counts[a], 'run')}"
+            below = _diverged(comparison.num_diverged([game], [table.algorithms[a]], [lambda_]), "")
+            cells.append(_marked(shown(value), value, bool(is_best[g, a]), best, below))
         runs = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
         rows.append([Cell(game), *cells, Cell(runs, number=float(min(counts)))])
     grid = Grid(
@@ -347,8 +366,17 @@ def _marked(text: str, number: float, is_best: bool, title: str, below: str = ""
     return Cell(text, number=number, below=below, kind="best" if is_best else "", title=title if is_best else "")
 
 
-def _runs(num_runs: int, num_games: int) -> Cell:
-    return Cell(f"{num_runs:,}", number=float(num_runs), below=f"of {counted(num_games, 'game')}")
+def _worded(verdict: Verdict) -> str:
+    return f"{SIGNS[verdict]} {verdict}"
+
+
+def _runs(num_runs: int, claim: Claim) -> Cell:
+    below = f"of {counted(claim.num_games, 'game')}{_diverged(claim.num_diverged)}"
+    return Cell(f"{num_runs:,}", number=float(num_runs), below=below)
+
+
+def _diverged(number: int, before: str = ", ") -> str:
+    return f"{before}{number:,} diverged" if number else ""
 
 
 def shown(value: float) -> str:

@@ -129,7 +129,7 @@ def known_averages(comparison: Comparison, scale: Scale, stretch: Stretch = "fin
 def claims_csv(claims: Sequence[Claim]) -> str:
     """A row for each claim of the paper."""
     header = ["claim", "measure", "verdict", "all_claims_together", "p_value"]
-    header += ["difference", "low", "high", "num_games", "num_runs", "reason"]
+    header += ["difference", "low", "high", "num_games", "num_runs", "num_diverged", "reason"]
     rows = [
         [
             claim.text,
@@ -140,6 +140,7 @@ def claims_csv(claims: Sequence[Claim]) -> str:
             *_numbers(claim.difference),
             claim.num_games,
             claim.difference.num_runs if claim.difference else 0,
+            claim.num_diverged,
             claim.reason,
         ]
         for claim in claims
@@ -169,7 +170,8 @@ def runs_csv(study: Study) -> str:
 
 def _run_row(run: StoredRun) -> list[Any]:
     env, returns = run.spec["env"], [value for value in run.returns if math.isfinite(value)]
-    found = scores(run) if run.status == "done" else {}
+    is_done = run.status == "done"
+    found = scores(run) if is_done else {}
     return [
         env.partition("/")[2] or env,
         run.spec["trace"],
@@ -177,7 +179,7 @@ def _run_row(run: StoredRun) -> list[Any]:
         run.spec["seed"],
         run.status,
         *(found.get(name) for name in ("early", "final", "area")),
-        sum(returns) / len(returns) if returns else None,
+        sum(returns) / len(returns) if returns and is_done else None,
         run.file.name,
     ]
 

@@ -40,6 +40,8 @@ class Claim(NamedTuple):
     """At most 5 % where there is a verdict; None where there cannot be one."""
     holm: Verdict = "cannot tell"
     """The verdict if all claims of the list are to be right at once, 95 % of the time."""
+    num_diverged: int = 0
+    """Runs among those that it is about that diverged, and count as the worst of their game."""
 
 
 class _Found(NamedTuple):
@@ -109,7 +111,14 @@ def _asked(rule: Rule, comparison: Comparison, stretch: Stretch) -> Claim:
         where = f"; worst of {values.size}, at λ = {lambdas[found.worst]:g}"
     measure = rule.measure + where
     return Claim(
-        rule.text, measure, found.verdict, difference, len(blocks.games), found.reason, p_value=found.p_value
+        rule.text,
+        measure,
+        found.verdict,
+        difference,
+        len(blocks.games),
+        found.reason,
+        p_value=found.p_value,
+        num_diverged=comparison.num_diverged(blocks.games, chosen, blocks.lambdas),
     )
 
 

@@ -75,6 +75,8 @@ class Comparison:
     """Cells that *are* another one, as all algorithms are at λ = 0. Equal numbers alone never make a copy."""
     anchors: Mapping[str, tuple[float, float]] | None = None
     """An exact scale for every game: the score of random play, and that of the optimal policy."""
+    diverged: Mapping[Key, int] = field(default_factory=dict)
+    """How many runs of a cell diverged. They are among its runs, with the worst score of their game."""
 
     def __post_init__(self) -> None:
         check_declared(self)
@@ -106,6 +108,17 @@ class Comparison:
     def cell(self, game: str, algorithm: str, lambda_: float, stretch: Stretch = "final") -> Array:
         """The scores of its runs, by seed if seeds are known, else in order; empty if there are none."""
         return self._runs(self._source(game, algorithm, lambda_), stretch)[0].copy()
+
+    def num_diverged(self, games: Sequence[str], algorithms: Sequence[str], lambdas: Sequence[float]) -> int:
+        """Runs that diverged in these cells; a cell that is a copy of another one counts with it, once.
+
+        >>> one, other = Key("pong", "retrace", 1.0), Key("pong", "dqn", 0.0)
+        >>> mine = Comparison("mine", {"final": {one: (20.0, 8.0), other: (8.0, 9.0)}}, diverged={one: 1})
+        >>> mine.num_diverged(["pong"], ["retrace", "dqn"], [1.0])
+        1
+        """
+        cells = {self._source(game, name, x) for game in games for name in algorithms for x in lambdas}
+        return sum(self.diverged.get(cell, 0) for cell in cells)
 
     def complete_games(self, lambdas: Sequence[float], stretch: Stretch = "final") -> tuple[str, ...]:
         """Those with a run of every algorithm at every one of these λ."""

@@ -22,6 +22,15 @@ def number(value: float, unknown: str = UNKNOWN) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
+def short(value: int) -> str:
+    """For a refusal: a whole number of any size, also one that Python would not print.
+
+    >>> short(12), short(-(10**30)), short(10**5000)
+    ('12', 'a number of more than 20 digits', 'a number of more than 20 digits')
+    """
+    return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"
+
+
 def fixed(value: float, decimals: int) -> str:
     """With as many decimals where it is small: probabilities, coefficients, distances."""
     return f"{value:.{decimals}f}" if abs(value) < 9.995 else number(value, "nan")

@@ -3,6 +3,7 @@
 import json as json_module
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +16,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from offtrace.verbs.numbers import harmless
+from offtrace.verbs.streams import print_json
+
 STYLES = {"holds": "green", "does not hold": "red", "cannot tell": "dim"}
-SIGNS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
 TRACES = ("one_step", "importance_sampling", "q_lambda", "tree_backup", "retrace")
 
 
@@ -75,16 +78,17 @@ def report(
         counts = [dict(study.num_by_status) for study in found]
         for study, by_status in zip(told, counts, strict=False):
             study["num_by_status"] = by_status
-        print(json_module.dumps({"page": str(page), "studies": told}, indent=2, ensure_ascii=False))
+        print_json({"page": str(page), "studies": told})
     else:
         for study in told:
             console.print(_table(study), "")
     from offtrace.report.findings import findings, materials_of
 
-    failed, left = (sum(run.status in which for run in runs) for which in (("failed",), ("missing", "running")))
-    state = "".join(f", {n} {word}" for n, word in ((failed, "failed"), (left, "not done yet")) if n)
-    done = len(runs) - failed - left
-    console.print(f"{done} of {len(runs)} runs are done{state}.", markup=False, highlight=False)
+    print_troubles(runs, console)
+    by = Counter(run.status for run in runs)
+    others = {"diverged": by["diverged"], "failed": by["failed"], "not done yet": by["missing"] + by["running"]}
+    state = "".join(f", {number} {word}" for word, number in others.items() if number)
+    console.print(f"{by['done']} of {len(runs)} runs are done{state}.", markup=False, highlight=False)
     print_findings(findings(materials_of(found)), console)
     console.print(f"Open [bold]{escape(str(page))}[/bold]", highlight=False, soft_wrap=True)
 
@@ -103,6 +107,19 @@ def theory() -> Any:
     return safety_section(analyze(mdp, pi=pi, mu=mu, traces=TRACES))
 
 
+def print_troubles(runs: Sequence[Any], console: Console) -> None:
+    """A line for each reason for which runs diverged or failed, and for what they noted, with the first of them."""
+    from offtrace.experiments import reasons
+
+    told = {"diverged": reasons.divergences(runs), "failed": reasons.failures(runs), "noted": reasons.events(runs)}
+    for word, groups in told.items():
+        for group in groups[: reasons.MOST]:
+            line = f"{word}: {reasons.first_runs(group.runs, 1)}: {group.reason}"
+            console.print(harmless(line), markup=False, highlight=False, soft_wrap=True)
+        if len(groups) > reasons.MOST:
+            console.print(f"{word}: {len(groups) - reasons.MOST:,} other reasons", highlight=False)
+
+
 def print_findings(sentences: Sequence[str], console: Console) -> None:
     """The last thing that is printed before the page's path."""
     for sentence in sentences:
@@ -111,7 +128,7 @@ def print_findings(sentences: Sequence[str], console: Console) -> None:
 
 def _table(study: dict[str, Any]) -> Table:
     """A row for each claim, with its verdict and difference by each score."""
-    from offtrace.report.findings import SHORT_SCORES
+    from offtrace.report.findings import SHORT_SCORES, SIGNS
 
     name = "".join(sign if sign.isprintable() else "\ufffd" for sign in study["study"])
     kinds = list(dict.fromkeys(row["score"] for row in study["claims"]))
@@ -123,15 +140,15 @@ def _table(study: dict[str, Any]) -> Table:
     for row in study["claims"]:
         by_text.setdefault(row["claim"], {})[row["score"]] = row
     for text, rows in by_text.items():
-        table.add_row(text, *(_verdict(rows.get(kind)) for kind in kinds))
+        table.add_row(text, *(_verdict(rows.get(kind), SIGNS) for kind in kinds))
     return table
 
 
-def _verdict(row: dict[str, Any] | None) -> Text:
+def _verdict(row: dict[str, Any] | None, signs: dict[str, str]) -> Text:
     if row is None:
         return Text("")
     verdict = row["verdict"]
-    return Text(f"{SIGNS[verdict]} {_difference(row)}", STYLES[verdict])
+    return Text(f"{signs[verdict]} {_difference(row)}", STYLES[verdict])
 
 
 def _difference(row: dict[str, Any]) -> str:

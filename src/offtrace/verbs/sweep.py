@@ -1,8 +1,9 @@
 """`offtrace sweep`: the verb."""
 
-import json as json_module
 import shlex
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,9 +15,12 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from offtrace.environments import NAMES, with_options
-from offtrace.verbs.numbers import count, number
+from offtrace.verbs.numbers import count, duration, harmless, number, short
+from offtrace.verbs.report import print_troubles
+from offtrace.verbs.streams import print_json
 
 
 def sweep(
@@ -75,8 +79,8 @@ def sweep(
         raise ValueError(f"`--ray-address` must come with `--engine ray`; got `--engine {engine}`.")
     if scale is not None and preset is None:
         raise ValueError(f"`--scale` must come with `--preset`, whose games it chooses; got `--scale {scale}` alone.")
-    if engine == "local":
-        check_jobs(jobs)
+    check_jobs(jobs, least=0 if engine == "local" else None)
+    check_first_seed(first_seed)
     run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
     chosen = named_preset(preset, scale or "pocket") if preset else Sweep("sweep", games)
     given = {"games": games, "traces": traces, "lambdas": lambdas, "num_seeds": seeds}
@@ -91,30 +95,42 @@ def sweep(
     )
     console = Console(stderr=json)
     specs = cells(chosen)
-    mine = {fingerprint(to_json(spec)) for spec in specs}
     done, stopped = with_progress(run, specs, output, console=console, jobs=jobs, here=engine == "local")
+    mine = {fingerprint(to_json(spec)) for spec in specs}
     with Store(output, read_only=True) as store:
         runs = [run for run in store.runs() if run.fingerprint in mine]
-    scores = mean_scores([run for run in runs if run.status == "done"])
+    scores = mean_scores(runs)
     if json:
-        print(json_module.dumps(scores, indent=2, ensure_ascii=False))
+        print_json(scores)
     elif scores:
         console.print(_table(scores))
-    tell_failures(runs, console)
-    left = done.num_runs - done.num_done
-    console.print(f"{done.num_done} of {done.num_runs} runs are in {output}.", markup=False, highlight=False)
+    print_troubles(runs, console)
+    console.print(in_words(done, output), markup=False, highlight=False, soft_wrap=True)
     if stopped:
         kept = "saved" if engine == "local" else "what is finished is kept"
         console.print(f"Stopped, and {kept}; the same command goes on.")
         sys.exit(130)
-    if left:
+    if done.num_left or done.num_diverged:
         sys.exit(3)
 
 
-def check_jobs(jobs: int | None) -> None:
+LAST_SEED = 2**31 - 1
+MOST_JOBS = 1024
+
+
+def check_jobs(jobs: int | None, *, least: int | None = 0) -> None:
     """Before anything is made."""
-    if jobs is not None and jobs < 0:
-        raise ValueError(f"`--jobs` must be at least 0; got {jobs}. Leave it out for one for each core.")
+    if jobs is not None and least is not None and jobs < least:
+        raise ValueError(f"`--jobs` must be at least {least}; got {jobs}. Leave it out for one for each core.")
+    if jobs is not None and jobs > MOST_JOBS:
+        raise ValueError(
+            f"`--jobs` must be at most {MOST_JOBS:,}; got {short(jobs)}. Leave it out for one each core."
+        )
+
+
+def check_first_seed(first_seed: int) -> None:
+    if not 0 <= first_seed < LAST_SEED - 10_000:  # a block of seeds begins there
+        raise ValueError(f"`--first-seed` must be at least 0, and well below 2³¹; got {short(first_seed)}.")
 
 
 def check_cells(specs: Sequence[Any], *, here: bool) -> None:
@@ -160,53 +176,94 @@ def with_progress(
         TimeRemainingColumn(),
     )
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    lines = None if console.is_terminal else Lines()
     with progress as shown, signals() as stopping:
-        task = shown.add_task("starting", total=1.0, steps="")
+        looking = f"looking up which of {len(specs):,} runs are stored"
+        task = shown.add_task(looking, total=1.0, steps="")
+        if lines is not None and len(specs) > MANY:
+            lines.say(f"{looking.capitalize()} ...")
 
         def tell(now: Any) -> None:
-            failed = f", {now.num_failed} failed" if now.num_failed else ""
             shown.update(
                 task,
-                description=f"{now.num_done} of {now.num_runs} runs{failed}",
+                description=so_far(now),
                 completed=now.num_steps / max(1, now.total_steps),
                 steps=f"{count(now.num_steps)} of {count(now.total_steps)} steps",
             )
+            if lines is not None:
+                lines.tell(now)
 
         command = shlex.join(["offtrace", *sys.argv[1:]])
         done = run(specs, output, jobs=jobs, command=command, tell=tell, stop=stopping)
-        return done, stopping() and done.num_done < done.num_runs
+        return done, stopping() and done.num_left > 0
 
 
-def tell_failures(runs: Sequence[Any], console: Console) -> None:
-    """A line for each reason for which runs failed: the last line of it, and the first of the runs."""
-    reasons: dict[str, list[Any]] = {}
-    for run in runs:
-        if run.status == "failed":
-            lines = (run.failure or "").strip().splitlines() or ["no reason known"]
-            reasons.setdefault(lines[-1], []).append(run)
-    for reason, failed in reasons.items():
-        spec = failed[0].spec
-        others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        what = f"{spec['env']} {spec['trace']} seed {spec['seed']}{others}"
-        console.print(f"failed: {what}: {reason}", markup=False, highlight=False)
+MANY = 2_000
+"""Runs that take a while to be looked up."""
+LINE_SECONDS = 30.0
+
+
+def so_far(now: Any) -> str:
+    others = {"diverged": now.num_diverged, "failed": now.num_failed, "with another process": now.num_elsewhere}
+    told = "".join(f", {number:,} {word}" for word, number in others.items() if number)
+    return f"{now.num_done:,} of {now.num_runs:,} runs{told}"
+
+
+class Lines:
+    """Where there is no terminal, a line on standard error when runs have ended, and every half a minute."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._begun = self._said = now()
+        self._first: int | None = None
+        self._ended = 0
+
+    def tell(self, progress: Any) -> None:
+        time_now = self._now()
+        ended = progress.num_runs - progress.num_left + progress.num_failed
+        if self._first is None:  # what was there before took no time
+            self._first, self._ended = progress.num_steps, ended
+        if (ended == self._ended or time_now - self._said < 1) and time_now - self._said < LINE_SECONDS:
+            return
+        self._ended, self._said = ended, time_now
+        spent = time_now - self._begun
+        share = (progress.num_steps - self._first) / max(1, progress.total_steps - self._first)
+        left = f", about {duration(spent / share - spent)} left" if 0 < share < 1 else ""
+        steps = f"{count(progress.num_steps)} of {count(progress.total_steps)} steps"
+        self.say(f"{so_far(progress)}; {steps}; {duration(spent)} so far{left}")
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def in_words(done: Any, output: Path) -> str:
+    """How a sweep ended, on one line."""
+    others = {"diverged": done.num_diverged, "failed": done.num_failed}
+    told = "".join(f", {number:,} {word}" for word, number in others.items() if number)
+    return harmless(f"{done.num_done + done.num_diverged:,} of {done.num_runs:,} runs are in {output}{told}.")
 
 
 def mean_scores(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Of runs that are done, by game, algorithm and λ: the mean of their final scores."""
+    """Of runs that are over, by game, algorithm and λ: the mean of the final scores of those that are done."""
     from offtrace.experiments.results import algorithms_of, scores
+    from offtrace.experiments.store import OVER
 
-    algorithms = algorithms_of(runs)
+    over = [run for run in runs if run.status in OVER]
+    algorithms = algorithms_of(over)
     groups: dict[tuple[str, str, float], list[float]] = {}
-    for run in runs:
-        score = scores(run)["final"]
+    diverged: Counter[tuple[str, str, float]] = Counter()
+    for run in over:
         key = (run.spec["env"], algorithms[run.fingerprint], run.spec["lambda_"])
+        score = scores(run)["final"] if run.status == "done" else None
         groups.setdefault(key, []).extend([] if score is None else [score])
+        diverged[key] += run.status == "diverged"
     return [
         {
             "env": env,
             "trace": trace,
             "lambda": lambda_,
             "num_runs": len(values),
+            "num_diverged": diverged[env, trace, lambda_],
             "score": sum(values) / len(values) if values else None,
         }
         for (env, trace, lambda_), values in sorted(groups.items())
@@ -215,12 +272,19 @@ def mean_scores(runs: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _table(scores: Sequence[dict[str, Any]]) -> Table:
     caption = "Mean raw return of training episodes in the last tenth of a run."
-    table = Table("game", "algorithm", "λ", "runs", "score", caption=caption, box=None, pad_edge=False)
+    has_diverged = any(row["num_diverged"] for row in scores)
+    if has_diverged:
+        caption += " Runs that diverged have no score."
+    columns = ["game", "algorithm", "λ", "runs", *(["diverged"] if has_diverged else []), "score"]
+    table = Table(*columns, caption=caption, box=None, pad_edge=False)
     game = ""
     for row in scores:
         shown = row["env"] if row["env"] != game else ""
         game = row["env"]
         lambda_ = "" if row["trace"].partition(".")[0] in ("dqn", "one_step") else f"{row['lambda']:g}"
         score = number(row["score"]) if row["score"] is not None else "–"
-        table.add_row(shown, row["trace"], lambda_, str(row["num_runs"]), score)
+        diverged = [str(row["num_diverged"])] if has_diverged else []
+        table.add_row(
+            Text(harmless(shown)), Text(harmless(row["trace"])), lambda_, str(row["num_runs"]), *diverged, score
+        )
     return table
