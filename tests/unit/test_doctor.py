@@ -813,7 +813,18 @@ def error_of_the_target(q_values, target_q_values, a, r, discount, pi, mu, lam):
     return with_two(target_q_values, target_q_values, a, r, discount, pi, mu, lam)
 
 
+def with_next_of_the_target(q_values, next_q_target, a, r, discount, next_pi, pi, mu, lam, shift=1):
+    q_a, c = taken(q_values, a), clipped(pi, mu, a, lam)
+    delta = r + discount * (next_pi * next_q_target).sum(-1) - q_a
+    for t in reversed(range(len(r) - 1)):
+        delta[t] += discount[t] * c[t + shift] * delta[t + 1]
+    return delta
+
+
 def test_two_networks_are_told_apart() -> None:
+    assert check(functools.partial(with_next_of_the_target, shift=1)).right
+    early_c = check(functools.partial(with_next_of_the_target, shift=0))
+    assert (early_c.mistakes, early_c.two_networks) == (("c_one_step_early",), True)
     assert check(with_two).right
     assert "the target's" in check(with_two).text()
     assert check(with_online_baseline).right

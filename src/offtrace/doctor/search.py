@@ -245,7 +245,7 @@ def breakable(trace: str | None, run: Run, count: int) -> tuple[str, ...]:
         return (trace,) if trace in BREAKABLE else ()
     if "c" in run.convention.kinds:
         return ("retrace",)
-    state_values = not {"q", "q_a"} & run.convention.kinds
+    state_values = not {"q", "q_a", "q_online", "q_a_online"} & run.convention.kinds
     if state_values:
         return ("vtrace",)
     return tuple(x for x in BREAKABLE if x != "vtrace")[: 4 if count > 1 else None]
