@@ -14,6 +14,7 @@ import pytest
 
 from offtrace.agent.spec import Plan
 from offtrace.experiments import cluster, engine
+from offtrace.experiments.records import seal
 from offtrace.experiments.spec import Sweep, cells
 from offtrace.experiments.store import Store, StoredRun
 
@@ -151,7 +152,11 @@ def test_only_what_is_missing_is_run(local: Path, tmp_path: Path, monkeypatch: p
         lost = "SELECT id FROM runs WHERE seed >= 2"
         connection.execute(f"DELETE FROM reports WHERE run IN ({lost})")
         connection.execute(f"DELETE FROM evaluations WHERE run IN ({lost})")
-        connection.execute("UPDATE runs SET status = 'missing' WHERE seed >= 2")
+        connection.execute(
+            "UPDATE runs SET status = 'missing', num_unfinished = NULL, results = NULL WHERE seed >= 2"
+        )
+    with Store(path) as store:
+        seal(store._database, [run.id for run in before.values()])
     assert cluster.run(small(), path, jobs=1).num_done == 4
     assert checksums(path) == checksums(local)
     begun = [run for name, run in runs(path).items() if run.started_at != before[name].started_at]

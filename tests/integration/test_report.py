@@ -13,15 +13,17 @@ import sys
 import textwrap
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import made_up
 import pytest
+from rich.console import Console
 
 from offtrace.agent.spec import TrainSpec, resolved, to_json
+from offtrace.agent.telemetry import Report
 from offtrace.cli import main
 from offtrace.experiments import engine
 from offtrace.experiments.records import seal
@@ -34,6 +36,7 @@ from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.sections import describe
 from offtrace.report.tables import runs_csv
 from offtrace.scores import Comparison, Key, claims
+from offtrace.verbs.report import print_troubles
 
 FEW = {"lambdas": (0.5, 1.0), "seeds": (0, 1, 2)}
 NO_FIGURES = ("--formats",)
@@ -257,6 +260,31 @@ def test_only_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "in run 3" not in text
     assert "Traceback" not in text
     assert "The paper&#x27;s 60 Atari games" in text
+
+
+def test_troubles_are_told_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundred runs that failed alike are one row, on the page and in the terminal; so is what runs noted."""
+    wanted = made_up.specs(("made/a",), lambdas=(1.0,), seeds=range(30))
+    failing = {i: f"OSError: no room in block {i}" for i in range(100)} | {100: "ValueError: other"}
+
+    def told(spec: Mapping[str, Any]) -> list[Report]:
+        event = f"|Q| reached {spec['seed']}.5, beyond any possible return of 10"
+        return [report._replace(events=(event,)) for report in made_up.reports(spec, ticks=2)]
+
+    path = made_up.store(tmp_path / "results.sqlite", wanted, failing=failing, told=told)
+    runs = read([path])
+    rows = {section.title: section.tables[0].rows for section in room._troubles(runs)}
+    shown = {title: [[cell.text for cell in row[:2]] for row in found] for title, found in rows.items()}
+    assert shown == {
+        "Failures": [["OSError: no room in block 0", "100"], ["ValueError: other", "1"]],
+        "Events": [["|Q| reached 0.5, beyond any possible return of 10", "120"]],
+    }
+    print_troubles(runs, Console())
+    assert capsys.readouterr().out.splitlines() == [
+        "failed: made/a retrace λ = 1 seed 0, 99 more: OSError: no room in block 0",
+        "failed: made/a dqn λ = 0 seed 10: ValueError: other",
+        "noted: made/a retrace λ = 1 seed 0, 119 more: |Q| reached 0.5, beyond any possible return of 10",
+    ]
 
 
 def test_runs_that_were_never_begun(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def run(
     jobs = (0 if on_accelerator else num_cores()) if jobs is None else jobs
     missing, watched = begin(specs, path, command, tell)
     before: list[Plan] = []
-    while missing and missing != before and not stop():
+    while missing and missing != before:
         begun, others = _begun(path, missing)
         waiting = [*begun, *packed(others, jobs, on_accelerator)]
         if jobs == 0:
@@ -118,7 +118,7 @@ def run(
                     work(path, pack, command, stop, watched.told)
         else:
             _processes(path, waiting, jobs, command, stop, watched)
-        before, missing = missing, _left_by_others(path, missing, stop, watched)
+        before, missing = missing, [] if stop() else _left_by_others(path, missing, stop, watched)
     _begun(path, [])  # removes those whose cells were done elsewhere
     if not any(_work_folder(path).glob("[!.]*")):
         shutil.rmtree(_work_folder(path) / PROGRAMS, ignore_errors=True)
