@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def keep() -> None:
         return
     import jax
 
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
     home = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offtrace"
     folder = home / "programs" / f"{jax.__version__}-{_processor()}"
     try:

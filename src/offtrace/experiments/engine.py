@@ -21,16 +21,15 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from itertools import compress
 from multiprocessing import resource_tracker
 from operator import not_
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from offtrace.agent import programs
 from offtrace.agent.spec import Plan, from_json, to_json
 from offtrace.agent.telemetry import Report, Watcher, divergence
 from offtrace.experiments.provenance import provenance
@@ -50,8 +49,6 @@ ERROR = 100
 """What a process of a sweep ends with if the system refused it something: this, and the number of the error."""
 GONE = ".gone-"
 """How the name of a folder begins that is on its way out."""
-PROGRAMS = ".programs"
-"""Where the processes of a sweep keep compiled programs for each other."""
 
 
 class Progress(NamedTuple):
@@ -113,6 +110,7 @@ def run(
         begun, others = _begun(path, missing)
         waiting = [*begun, *packed(others, jobs, on_accelerator)]
         if jobs == 0:
+            programs.keep()
             for pack in waiting:
                 if not stop():
                     work(path, pack, command, stop, watched.told)
@@ -120,8 +118,6 @@ def run(
             _processes(path, waiting, jobs, command, stop, watched)
         before, missing = missing, [] if stop() else _left_by_others(path, missing, stop, watched)
     _begun(path, [])  # removes those whose cells were done elsewhere
-    if not any(_work_folder(path).glob("[!.]*")):
-        shutil.rmtree(_work_folder(path) / PROGRAMS, ignore_errors=True)
     with suppress(OSError):
         _work_folder(path).rmdir()  # unless something is left in it
     return watched.told()
@@ -426,7 +422,7 @@ def _child(store: str, ids: Sequence[int], command: str, parent: int) -> None:
     try:
         with Store(path) as opened:
             pack = opened.specs(ids)
-        _share_programs(_work_folder(path) / PROGRAMS)
+        programs.keep()
         if not asked.is_set():
             work(path, pack, command, lambda: asked.is_set() or os.getppid() != parent)
     except OSError as error:
@@ -441,17 +437,6 @@ def _refuse_disk(path: Path, number: int) -> None:
         f"{os.strerror(number)}. What was stored before is intact, and the same command goes on from there",
         str(path),
     )
-
-
-def _share_programs(folder: Path) -> None:
-    """Compiled programs go there, and come from there, unless the user has named a folder of their own."""
-    import jax
-
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        if find_spec("filelock"):  # with a limit JAX uses the folder under a lock, for which it needs this package
-            jax.config.update("jax_compilation_cache_max_size", 1 << 30)
 
 
 def _give_up(path: Path, pack: Sequence[dict[str, Any]], code: int) -> None:
