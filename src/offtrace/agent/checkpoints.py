@@ -36,7 +36,7 @@ from safetensors import SafetensorError, safe_open
 
 from offtrace.agent import disk
 
-FORMAT, VERSION = "offtrace checkpoint", 1
+FORMAT, VERSION = "offtrace checkpoint", 2
 ARRAYS, MANIFEST, WRITING = "arrays.safetensors", "manifest.json", ".writing-"
 BLOCK = 16 << 20
 
