@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.agent import training
+from offtrace.agent import disk, training
 from offtrace.agent.checkpoints import Lock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
@@ -283,9 +283,11 @@ def test_a_begun_pack_that_the_store_does_not_know_stays(tmp_path: Path) -> None
 
 
 def other_version(folder: Path) -> None:
-    spec = json.loads((folder / "spec.json").read_text())
-    spec["made_with"]["jax"] = "0.0.1"
-    (folder / "spec.json").write_text(json.dumps(spec))
+    for place in folder.glob("checkpoints/*/manifest.json"):
+        content = disk.unsealed(place.read_bytes())
+        del content["sha256"]
+        content["record"]["made_with"]["jax"] = "0.0.1"
+        place.write_bytes(disk.sealed(content))
 
 
 def damaged(folder: Path) -> None:

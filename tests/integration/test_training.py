@@ -893,7 +893,8 @@ def arguments(given: TrainSpec, *more: str) -> list[str]:
 
 
 def started(cwd: Path, *typed: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from offtrace.cli import main; main()", *typed]
+    heeds = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"  # these tests may run under `nohup`
+    command = [sys.executable, "-c", f"{heeds}; from offtrace.cli import main; main()", *typed]
     return subprocess.Popen(
         command,
         cwd=cwd,
@@ -901,7 +902,6 @@ def started(cwd: Path, *typed: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under `nohup`
     )
 
 

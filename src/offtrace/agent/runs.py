@@ -255,13 +255,13 @@ class Folder:
 
 
 def read_specs(path: Path) -> tuple[Plan, ...]:
-    """Of the run in a folder: as its newest checkpoint has them, or its spec.json if there is none yet."""
+    """Of the run in a folder: as its newest checkpoint has them, or its spec.json if there is none to be read."""
     file = path / "spec.json"
     if not file.is_file():
         raise ValueError(f"{str(path)!r} holds no run: there is no spec.json in it.")
     try:
         return read_record(checkpoints.load(path, warn=lambda _: None, arrays=False)).specs
-    except FileNotFoundError:
+    except (FileNotFoundError, checkpoints.Damaged):
         return _saved(_read_json(file), file).specs
 
 

@@ -83,6 +83,8 @@ def _word(sign: str) -> str:
         return sign
     if sign in WORDS:
         return WORDS[sign]
+    if unicodedata.combining(sign):  # an accent, the bar of c̄
+        return ""
     name = unicodedata.name(sign, "")
     if found := GREEK.match(name):
         word = {"lamda": "lambda"}.get(found[3].lower(), found[3].lower())
