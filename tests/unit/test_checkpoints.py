@@ -684,10 +684,10 @@ def test_deep_json_is_refused(tmp_path: Path) -> None:
 def test_another_version_is_neither_read_nor_replaced(tmp_path: Path) -> None:
     """It is not damaged: to fall back behind it, and to write over it, would lose a run."""
     _, other = two(tmp_path)
-    forge(other, version=2, files="unheard of")
-    with pytest.raises(ValueError, match="has version 2"):
+    forge(other, version=3, files="unheard of")
+    with pytest.raises(ValueError, match="has version 3"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="has version 2"):
+    with pytest.raises(ValueError, match="has version 3"):
         save(tmp_path, *state(2), number=2)
     assert numbers(tmp_path) == [1, 2]
 
