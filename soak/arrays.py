@@ -70,9 +70,9 @@ def values(path: Path, rng: random.Random) -> str:
     with np.load(path) as file:
         arrays = dict(file)
     name = rng.choice(list(arrays))
-    odd = rng.choice(
-        (arrays[name].T, arrays[name].astype(str), arrays[name] * change, np.zeros((0, 3)), np.zeros(()))
-    )
+    one = arrays[name]
+    with np.errstate(all="ignore"):
+        odd = rng.choice((one.T, one.astype(str), one * change, np.zeros((0, 3)), np.zeros(())))
     np.savez(path, **{**arrays, name: odd})
     return f"{name} is {odd.dtype}{odd.shape}"
 

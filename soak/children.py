@@ -165,6 +165,6 @@ def one_line(done: Outcome) -> str:
     if done.code not in (0, 2, 3, 130):
         return f"exit code {done.code}"
     lines = [line for line in done.err.splitlines() if line.strip()]
-    if done.code in (2, 3) and not any(line for line in lines if line.startswith("offtrace")) and "│" not in done.err:
-        return f"exit {done.code} without a reason: {done.err[-200:]!r}"
+    if done.code in (2, 3) and not (len(lines) == 1 and lines[0].startswith("offtrace: ")):
+        return f"exit {done.code}, and not one line: {done.err[-300:]!r}"
     return ""

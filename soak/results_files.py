@@ -44,7 +44,8 @@ def _edited(path: Path, rng: random.Random) -> str:
     connection = sqlite3.connect(path)
     try:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        table = rng.choice([name for name in tables if not name.startswith("sqlite_")])
+        filled = [name for name in tables if connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]]
+        table = rng.choice(filled)
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]
         column, row, value = rng.choice(columns), rng.choice(rows), rng.choice(damage.ODD)
@@ -53,7 +54,7 @@ def _edited(path: Path, rng: random.Random) -> str:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, row))
         connection.commit()
-    except sqlite3.Error as error:  # a constraint, or a table without rows
+    except sqlite3.Error as error:  # a constraint
         return f"refused by SQLite: {error}"
     finally:
         connection.close()
