@@ -114,7 +114,7 @@ def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, s
             if value is not None:
                 found[stretch].setdefault(key, []).append(value)
                 seeds[stretch].setdefault(key, []).append(int(run.spec["seed"]))
-            elif stretch == "final":
+            elif stretch == "final" and run.status == "done":
                 silent.append(run)
     left_out = _incomplete_variants(found["final"])
     for stretch in found:
