@@ -13,6 +13,7 @@ from pathlib import Path
 
 import damage
 import numpy as np
+import reference
 from children import Case, one_line
 
 HEADERS = (
@@ -98,15 +99,23 @@ def cases(num: int, seed: int, home: Path) -> Iterator[Case]:
     steps = generator.integers(4, size=200)
     log = {"state": steps[:-1], "action": generator.integers(2, size=199), "reward": np.ones(199)}
     log |= {"next_state": steps[1:], "terminated": np.zeros(199, bool)}
+    whole = home / "arrays"
+    whole.mkdir()
+    np.savez(whole / "model.npz", **model)
+    np.savez(whole / "log.npz", **log)
+    np.save(whole / "policy.npy", np.full((4, 2), 0.5))
+    for first in ("model.npz", "log.npz"):
+        reference.made(_analyze(first), whole)
     for number in range(num):
         folder = Path(tempfile.mkdtemp(prefix="arrays-", dir=home))
-        np.savez(folder / "model.npz", **model)
-        np.savez(folder / "log.npz", **log)
-        np.save(folder / "policy.npy", np.full((4, 2), 0.5))
+        shutil.copytree(whole, folder, dirs_exist_ok=True)
         name = rng.choice(("model.npz", "log.npz", "policy.npy"))
         kind = bomb if rng.random() < 0.03 else rng.choice(KINDS)
         what = kind(folder / name, rng)
-        first = "log.npz" if name == "log.npz" else "model.npz"
-        arguments = ["analyze", first, "--target", "policy.npy", "--behaviour", "uniform", "--gamma", "0.9"]
+        arguments = _analyze("log.npz" if name == "log.npz" else "model.npz")
         clean = lambda folder=folder: shutil.rmtree(folder)  # noqa: E731
         yield Case(f"{name}: {what}", arguments, folder, one_line, clean=clean, number=number, patience=20)
+
+
+def _analyze(first: str) -> list[str]:
+    return ["analyze", first, "--target", "policy.npy", "--behaviour", "uniform", "--gamma", "0.9"]

@@ -9,7 +9,9 @@ import io
 import itertools
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -130,6 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one verb and leaves with its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     make_readable()
+    _heed_sigterm()
     if arguments in (["--version"], ["-V"]):
         print(f"offtrace {ot.__version__}")
         return
@@ -155,6 +158,12 @@ def main(arguments: list[str] | None = None) -> None:
         foreseen = isinstance(error, FloatingPointError | MemoryError | OSError) or type(error) is RuntimeError
         _complain(error, in_full=not foreseen)
         sys.exit(3)
+
+
+def _heed_sigterm() -> None:
+    """SIGTERM is an interruption like Ctrl-C, so that processes are ended and unfinished files removed."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _parsed(arguments: list[str]) -> Callable[[], None]:

@@ -129,3 +129,13 @@ def test_an_empty_path_is_refused(
     assert told.count("\n") == 1
     assert "must not be empty" in told
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_interrupts_whatever_runs(tmp_path: Path) -> None:
+    """Also what does not train, such as the tables of a reproduction: cleanly, with the exit code of Ctrl-C."""
+    kills = (
+        "import os, signal; from offtrace import cli; "
+        "cli.VERBS['bench'] = lambda: os.kill(os.getpid(), signal.SIGTERM); cli.main(['bench'])"
+    )
+    done = subprocess.run([sys.executable, "-c", kills], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, "offtrace: interrupted\n")
