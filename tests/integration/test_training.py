@@ -157,6 +157,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_tick_is_no_longer_than_its_run() -> None:
+    """A run is made of whole ticks: one of 2³¹ steps would be trained to its end, whatever `num_steps` is."""
+    for changes in ({"tick_steps": 2**31 - 1}, {"tick_steps": 2 * 10**7, "num_steps": 10**8, "replay_size": 10**4}):
+        with pytest.raises(ValueError, match="`tick_steps` must be at most"):
+            training.runtime_for([resolved(spec(**changes))])
+
+
 def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"max": "1000000", "current": "700000", "stat": "anon 5\ninactive_file 200000\n"}
     for name, content in files.items():

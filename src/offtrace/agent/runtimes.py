@@ -23,7 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 from offtrace.agent import memory, synchronous
 from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
 from offtrace.agent.schedules import SwitchingEpsilon
-from offtrace.agent.spec import Plan, differences
+from offtrace.agent.spec import DEFAULT_TICK, Plan, differences
 from offtrace.agent.synchronous import Exploration, Member, Probe, ProgramSpec, Settings, Tick
 from offtrace.environments import Environment, on_host, program_shape, with_options
 from offtrace.traces import TRACES
@@ -187,6 +187,8 @@ class Synchronous:
 
 PART = 256
 """Steps of an evaluation between two looks at whether to stop."""
+LONGEST_TICK = 10**7
+"""Steps; what every update did is in memory until its tick is over."""
 MOST_TICKS = 10**6
 """Reports of a run; more would be of no use to anybody."""
 
@@ -238,6 +240,12 @@ def program_spec(spec: Plan) -> ProgramSpec:
     if spec.num_steps <= fill * spec.num_actors:
         raise ValueError(
             f"`num_steps` must be more than the {fill * spec.num_actors:,} {need}; got {spec.num_steps}."
+        )
+    most = max(min(spec.num_steps, LONGEST_TICK), DEFAULT_TICK)
+    if spec.tick_steps > most:
+        raise ValueError(
+            f"`tick_steps` must be at most {most:,} in a run of {spec.num_steps:,} steps, which is made of whole ticks; "
+            f"got {spec.tick_steps:,}."
         )
     if spec.num_steps // spec.tick_steps >= MOST_TICKS:
         least = spec.num_steps // MOST_TICKS + 1

@@ -168,6 +168,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
     }
 )
 
+DEFAULT_TICK = 20_000
+"""Steps of a tick at most, unless told otherwise."""
+
 TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "minatar/": {
@@ -232,7 +235,7 @@ def resolved(spec: TrainSpec) -> Plan:
     num_steps = spec.num_steps or chosen["num_steps"]
     chosen["fill"] = max(1, min(chosen["fill"], num_steps // 2))
     chosen.setdefault("epsilon_steps", max(1, num_steps // 10))
-    chosen["tick_steps"] = min(max(num_steps // 100, 1_000), 20_000)
+    chosen["tick_steps"] = min(max(num_steps // 100, 1_000), DEFAULT_TICK)
     given = {name: value for name, value in vars(spec).items() if value is not None}
     given["options"] = {**chosen.get("options", {}), **spec.options}
     values: dict[str, Any] = {**vars(spec), **chosen, **given, "env": env}
