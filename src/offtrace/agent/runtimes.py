@@ -244,8 +244,8 @@ def program_spec(spec: Plan) -> ProgramSpec:
     most = max(min(spec.num_steps, LONGEST_TICK), DEFAULT_TICK)
     if spec.tick_steps > most:
         raise ValueError(
-            f"`tick_steps` must be at most {most:,} in a run of {spec.num_steps:,} steps, which is made of whole ticks; "
-            f"got {spec.tick_steps:,}."
+            f"`tick_steps` must be at most {most:,} in a run of {spec.num_steps:,} steps, made of whole ticks; got "
+            f"{spec.tick_steps:,}."
         )
     if spec.num_steps // spec.tick_steps >= MOST_TICKS:
         least = spec.num_steps // MOST_TICKS + 1
