@@ -189,8 +189,8 @@ PART = 256
 """Steps of an evaluation between two looks at whether to stop."""
 LONGEST_TICK = 10**7
 """Steps; what every update did is in memory until its tick is over."""
-MOST_TICKS = 10**6
-"""Reports of a run; more would be of no use to anybody."""
+MOST_TICKS = 999_990
+"""Reports of a run. Evaluations are drawn by the number of their tick, and that at the end has number 10⁶."""
 
 # -- from specs to programs ----------------------------------------------------------------------------------
 

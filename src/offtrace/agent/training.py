@@ -11,12 +11,12 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from offtrace.agent.runs import Folder, Result
-from offtrace.agent.runtimes import MOST_TICKS, Runtime, Synchronous, needs_of, never
+from offtrace.agent.runtimes import Runtime, Synchronous, needs_of, never
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import NOT_FINITE, Report, Watcher
 from offtrace.environments import on_host, with_options
 
-FINAL = MOST_TICKS + 1
+FINAL = 10**6
 """The number of the evaluation at the end, which no tick has."""
 
 
