@@ -28,7 +28,7 @@ HEADERS = (
     b"{'descr': '<U7', 'fortran_order': False, 'shape': (3, 2), }",
     b"{'descr': '<f8', 'fortran_order': False, 'shape': (" + b"1, " * 60 + b"), }",
     b"[" * 3000,
-    b"__import__('os').system('touch /tmp/harmed')",
+    b"__import__('os').system('touch harmed')",
 )
 
 
