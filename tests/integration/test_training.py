@@ -218,6 +218,23 @@ def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path
     assert digest(tmp_path) == digest(whole("CartPole-v1", "retrace"))
 
 
+@pytest.mark.usefixtures("compiled_once")
+@pytest.mark.parametrize("name", [("pocket/catch", "retrace"), ("population",)], ids="-".join)
+def test_a_stop_does_not_wait_for_a_long_tick(
+    name: tuple[str, ...], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long tick is run in pieces, and saved between any two of them, also while the memory fills."""
+    monkeypatch.setattr("offtrace.agent.runtimes.PIECE_SECONDS", 0.0)  # a tick is two pieces, and all are asked
+    mine = population() if name == ("population",) else spec(*name)
+    numbers = []
+    for part, num_pieces in enumerate((3, 4, 4)):
+        train(mine, tmp_path, resume=part > 0, stop=after(num_pieces))
+        numbers.append(checkpoints.load(tmp_path).number)
+    assert numbers == [5, TICK + 5, 2 * TICK + 5]
+    train(mine, tmp_path, resume=True)
+    assert digest(tmp_path) == digest(whole(*name))
+
+
 def test_population(whole: Whole, tmp_path: Path) -> None:
     """Resumed as never stopped, and members as if they were alone: reports, returns, and all of their state."""
     train(population(), tmp_path, stop=after(3))
@@ -1106,7 +1123,7 @@ advance, seen = Synchronous.advance, set()
 
 def noted(*given, **options):
     state, tick = advance(*given, **options)
-    seen.update(len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state.learner.params))
+    seen.update(len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state.members.learner.params))
     return state, tick
 
 Synchronous.advance = noted

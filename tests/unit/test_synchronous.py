@@ -5,6 +5,9 @@ Compiling dominates, so ticks are of few lengths, and tests share their programs
 
 import dataclasses
 import functools
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,7 +19,7 @@ import offtrace as ot
 from offtrace.agent import learner, replay, synchronous
 from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
 from offtrace.agent.schedules import SwitchingEpsilon
-from offtrace.agent.synchronous import Exploration, Member, Probe, Program, ProgramSpec, Settings, Tick
+from offtrace.agent.synchronous import Exploration, Iterations, Member, Probe, Program, ProgramSpec, Settings, Tick
 from offtrace.environments import make
 
 SPEC = ProgramSpec(
@@ -60,12 +63,23 @@ def compiled(function: Any, spec: ProgramSpec = SPEC, **options: Any) -> Any:
 
 def filled(chosen: Settings, keys: jax.Array, spec: ProgramSpec = SPEC) -> tuple[Member, Tick]:
     """New members with as many steps as they need before they learn."""
-    members = compiled(synchronous.init, spec)(chosen, keys)
-    return compiled(synchronous.tick, spec, num_iterations=spec.fill, learns=False)(members, chosen)
+    return acted(compiled(synchronous.init, spec)(chosen, keys), chosen, spec)
 
 
-def learned(members: Member, chosen: Settings, num_iterations: int = TICK) -> tuple[Member, Tick]:
-    return compiled(synchronous.tick, num_iterations=num_iterations, learns=True)(members, chosen)
+def acted(members: Member, chosen: Settings, spec: ProgramSpec = SPEC) -> tuple[Member, Tick]:
+    table = synchronous.no_iterations(program(spec), len(members.key), spec.fill, learns=False)
+    run = compiled(synchronous.iterate, spec, block=1, learns=False)
+    members, table = run(members, chosen, table, 0, spec.fill)
+    return members, synchronous.summary(table)
+
+
+def learned(members: Member, chosen: Settings, bounds: Sequence[int] = (0, TICK)) -> tuple[Member, Tick]:
+    """A tick that is run in pieces between these bounds, in blocks of one iteration or of ten."""
+    block = math.gcd(*bounds, TICK)
+    table = synchronous.no_iterations(program(), len(members.key), bounds[-1], learns=True)
+    for start, until in itertools.pairwise(bounds):
+        members, table = compiled(synchronous.iterate, block=block, learns=True)(members, chosen, table, start, until)
+    return members, synchronous.summary(table)
 
 
 def probed(members: Member, chosen: Settings) -> Probe:
@@ -131,9 +145,15 @@ def test_two_ticks_are_one_long_tick() -> None:
     member, _ = filled(chosen, key(1))
     half, before = learned(member, chosen)
     twice, after = learned(half, chosen)
-    once, whole = learned(member, chosen, 2 * TICK)
+    once, whole = learned(member, chosen, (0, 2 * TICK))
     assert same(twice, once)
     assert (before.num_episodes + after.num_episodes == whole.num_episodes).all()
+
+
+def test_a_tick_in_pieces_is_the_same_tick() -> None:
+    chosen = settings()
+    member, _ = filled(chosen, key(1))
+    assert same(learned(member, chosen, (0, 1, 1, 4, TICK)), learned(member, chosen))
 
 
 def test_lambda_zero_is_one_algorithm() -> None:
@@ -171,13 +191,16 @@ def test_members_side_by_side_agree_with_members_in_turn(monkeypatch: pytest.Mon
     by it so early."""
     together, keys, (in_turn, ticks) = population()
 
-    def run(keys: jax.Array, chosen: Settings) -> tuple[Member, Tick]:
+    def run(keys: jax.Array, chosen: Settings) -> tuple[Member, Iterations]:
         members = synchronous.init(program(), chosen, keys)
-        members, _ = synchronous.tick(program(), members, chosen, SPEC.fill, learns=False)
-        return synchronous.tick(program(), members, chosen, TICK, learns=True)
+        for learns, until in ((False, SPEC.fill), (True, TICK)):
+            table = synchronous.no_iterations(program(), len(keys), until, learns=learns)
+            members, table = synchronous.iterate(program(), members, chosen, table, 0, until, block=1, learns=learns)
+        return members, table
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    side_by_side, ticks_too = jax.jit(run)(keys, together)
+    side_by_side, table = jax.jit(run)(keys, together)
+    ticks_too = synchronous.summary(table)
     assert np.array_equal(in_turn.replay.records[..., 0], side_by_side.replay.records[..., 0])
     one, other = (jax.tree.leaves(members.learner.params) for members in (in_turn, side_by_side))
     for a, b in zip(one, other, strict=True):
@@ -206,7 +229,7 @@ def test_the_three_schedules_of_the_paper() -> None:
     """Every actor has its own ε, and its windows are learned towards the policy with that ε."""
     chosen = settings()
     member, _ = filled(chosen, key(3), OTHER)
-    member, _ = compiled(synchronous.tick, OTHER, num_iterations=OTHER.fill, learns=False)(member, chosen)
+    member, _ = acted(member, chosen, OTHER)
 
     @jax.jit
     def epsilons(member: Member, chosen: Settings) -> tuple[jax.Array, jax.Array]:
@@ -261,7 +284,7 @@ def test_off_policyness_grows_with_age() -> None:
     chosen = chosen._replace(exploration=Exploration(jnp.ones(1), jnp.zeros(1), jnp.array([1500.0])))
     member, _ = filled(chosen, key(1))
     for _ in range(8):
-        member, _ = compiled(synchronous.tick, num_iterations=SPEC.fill, learns=False)(member, chosen)
+        member, _ = acted(member, chosen)
     by_age = np.asarray(probed(member, chosen).off_policy_by_age[0])
     assert by_age.shape == (5,)
     assert (np.diff(by_age) > 0).all()

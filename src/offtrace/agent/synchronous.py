@@ -111,8 +111,23 @@ class Member(NamedTuple):
 Numbers = jax.Array | np.ndarray
 
 
+class Iterations(NamedTuple):
+    """What every iteration of a tick did: (members, iterations), and for updates (members, iterations, updates).
+
+    Rows of iterations that are still to come are 0.
+    """
+
+    num_episodes: Numbers
+    """Episodes that ended."""
+    total_return: Numbers
+    total_length: Numbers
+    loss: Numbers
+    gradient: Numbers
+    refused: Numbers
+
+
 class Tick(NamedTuple):
-    """What happened since the tick before."""
+    """Sums and means over the iterations of a tick, one per member."""
 
     num_episodes: Numbers
     total_return: Numbers
@@ -176,13 +191,49 @@ def init(prog: Program, settings: Settings, keys: jax.Array) -> Member:
     return _shared_clocks(members)
 
 
-def tick(
-    prog: Program, members: Member, settings: Settings, num_iterations: int, *, learns: bool
-) -> tuple[Member, Tick]:
-    """Many iterations; without learning, only acting, to fill the memory."""
-    run = functools.partial(_tick, prog, num_iterations=num_iterations, learns=learns)
-    members, ticks = _mapped(run, members, settings)
-    return _shared_clocks(members), ticks
+def no_iterations(prog: Program, num_members: int, num_iterations: int, *, learns: bool) -> Iterations:
+    """A table with room for so many iterations, none of them done."""
+    shape = (num_members, num_iterations)
+    updates = (*shape, prog.spec.updates if learns else 0)
+    return Iterations(
+        num_episodes=np.zeros(shape, np.int32),
+        total_return=np.zeros(shape, np.float32),
+        total_length=np.zeros(shape, np.int32),
+        loss=np.zeros(updates, np.float32),
+        gradient=np.zeros(updates, np.float32),
+        refused=np.zeros(updates, bool),
+    )
+
+
+def iterate(
+    prog: Program,
+    members: Member,
+    settings: Settings,
+    table: Iterations,
+    start: Numbers | int,
+    until: Numbers | int,
+    *,
+    block: int,
+    learns: bool,
+) -> tuple[Member, Iterations]:
+    """Run iterations `start` to `until` of a tick, in blocks; without learning, actors only fill the memory.
+
+    The bounds are inputs of the program, so that a tick in pieces needs no other program than a tick at once, and
+    gives the same numbers. They must be a multiple of `block` apart; a block as long as the table is always run.
+    """
+    run = functools.partial(_iterate, prog, start=start, until=until, block=block, learns=learns)
+    members, table = _mapped(run, members, settings, table)
+    return _shared_clocks(members), table
+
+
+def summary(table: Iterations) -> Tick:
+    """Add up the iterations of a tick."""
+    with np.errstate(invalid="ignore", over="ignore"):  # a loss that is not finite is reported as such
+        totals = [np.asarray(column).astype(np.float64).sum(1) for column in table[:3]]
+        means = [np.full(len(totals[0]), np.nan)] * 2
+        if table.loss.size:
+            means = [np.asarray(column).astype(np.float64).mean((1, 2)) for column in (table.loss, table.gradient)]
+    return Tick(*totals, *means, num_refused=np.asarray(table.refused).sum((1, 2)))
 
 
 def probe(prog: Program, members: Member, settings: Settings, key: jax.Array) -> Probe:
@@ -289,20 +340,38 @@ def init_one(prog: Program, settings: Settings, key: jax.Array) -> Member:
     return Member(state, actors, following, memory, kept, jnp.zeros((), jnp.int32))
 
 
-def _tick(
-    prog: Program, member: Member, settings: Settings, *, num_iterations: int, learns: bool
-) -> tuple[Member, Tick]:
-    def iterate(carry: Member, _: None) -> tuple[Member, tuple[Ended, Progress | None]]:
-        carry, ended = jax.lax.scan(lambda m, _: act(prog, m, settings), carry, None, prog.spec.rounds)
-        carry, progress = learn(prog, carry, settings) if learns else (carry, None)
-        return carry, (jax.tree.map(jnp.sum, ended), progress)
+def _iterate(
+    prog: Program,
+    member: Member,
+    settings: Settings,
+    table: Iterations,
+    *,
+    start: Any,
+    until: Any,
+    block: int,
+    learns: bool,
+) -> tuple[Member, Iterations]:
+    nothing = Progress(*(jnp.zeros(0, column.dtype) for column in table[3:]))
 
-    member, (ended, progress) = jax.lax.scan(iterate, member, None, num_iterations)
-    totals = [x.sum() for x in ended]
-    if progress is None:
-        unknown = jnp.full((), jnp.nan)
-        return member, Tick(*totals, unknown, unknown, jnp.zeros((), jnp.int32))
-    return member, Tick(*totals, progress.loss.mean(), progress.gradient.mean(), progress.refused.sum())
+    def one(carry: tuple[Member, Iterations], i: jax.Array) -> tuple[tuple[Member, Iterations], None]:
+        member, table = carry
+        member, ended = jax.lax.scan(lambda m, _: act(prog, m, settings), member, None, prog.spec.rounds)
+        progress = nothing
+        if learns:
+            member, progress = learn(prog, member, settings)
+        row = Iterations(*(column.sum() for column in ended), *progress)
+        # `column.at[i].set(value)` would be a scatter, which takes a GPU longer.
+        write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
+        return (member, jax.tree.map(write, table, row)), None
+
+    if block == len(table.loss):
+        return jax.lax.scan(one, (member, table), jnp.arange(block))[0]
+
+    # Only the length of the inner loop is known when this is compiled, which makes its turns quicker on a GPU.
+    def blocks(number: jax.Array, carry: tuple[Member, Iterations]) -> tuple[Member, Iterations]:
+        return jax.lax.scan(one, carry, start + number * block + jnp.arange(block))[0]
+
+    return jax.lax.fori_loop(0, (until - start) // block, blocks, (member, table))
 
 
 def probe_one(prog: Program, member: Member, settings: Settings, *, key: jax.Array) -> Probe:
@@ -404,16 +473,17 @@ def _network(env: Environment, spec: ProgramSpec, key: jax.Array) -> Any:
 # -- populations ---------------------------------------------------------------------------------------------
 
 
-def _mapped(function: Callable[..., Any], members: Member, settings: Settings) -> Any:
-    """`function` of every member. The clocks go in as they are, without an axis, which keeps writing to the memory a
-    plain copy.
+def _mapped(function: Callable[..., Any], members: Member, *others: Any) -> Any:
+    """Apply `function` to every member and its part of `others`.
+
+    The clocks go in without an axis of members, which keeps writing to the memory a plain copy.
     """
     shared, own = eqx.partition(members, clocks(members))
 
-    def one(given: tuple[Member, Settings]) -> Any:
-        return function(eqx.combine(given[0], shared), given[1])
+    def one(given: tuple[Any, ...]) -> Any:
+        return function(eqx.combine(given[0], shared), *given[1:])
 
-    return _over(one)((own, settings))
+    return _over(one)((own, *others))
 
 
 def _over(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

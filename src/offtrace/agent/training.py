@@ -40,23 +40,22 @@ class Loop:
         self.total_steps = runtime.specs[0].num_steps - left + num_learning * _iterations(runtime) * _steps(runtime)
 
     def tick(self, stop: Callable[[], bool] = never) -> list[Report] | None:
-        """The reports of the next tick; None if it was asked to stop before its end, where that is possible.
+        """Return the reports of the next tick; None if `stop` returned True before its end.
 
-        Called again, it goes on where it was.
+        The next call continues where this one stopped.
         """
         runtime, number, tick = self.runtime, self.number, None
-        pause = stop if runtime.can_pause else never
         if number == 0:
             self.state = runtime.start()
         else:
             num_iterations = _iterations(runtime) if number > 1 else _fill_iterations(runtime)
-            self.state, tick = runtime.advance(self.state, num_iterations, learns=number > 1, stop=pause)
+            self.state, tick = runtime.advance(self.state, num_iterations, learns=number > 1, stop=stop)
             if tick is None:
                 return None
         evaluations = None
         spec = runtime.specs[0]
         if spec.evaluation_ticks and number % spec.evaluation_ticks == 0 and number < self.num_ticks - 1:
-            found = runtime.evaluate(self.state, number, max(1, spec.evaluation_episodes // 5), stop=pause)
+            found = runtime.evaluate(self.state, number, max(1, spec.evaluation_episodes // 5), stop=stop)
             if found is None:
                 return None
             evaluations = found[0].mean(-1)
@@ -153,14 +152,17 @@ def train(
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Trains the agent of a spec, and gives its `Result`; of several specs with the same shapes, together, a list.
+    """Train the agent of a spec and return its `Result`; for a list of specs with the same shapes, a list of results.
 
-    With `output` the run is kept in that folder, and `resume=True` goes on with one that is there: to the last bit as
-    if it had never stopped. A spec that differs from the one in the folder is refused unless `allow_changes`. Between
-    checkpoints at least `checkpoint_seconds` pass. `stop` is asked after every tick, and after every step of
-    Gymnasium's environments; if it says True, the run is saved, and its result is without returns. A spec that is
-    given alone, not in a list, is refused where it diverges; of those in a list it is an event
-    (`telemetry.divergence`), whether they are one or many.
+    With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to the last bit as if
+    it had never stopped; a spec that differs from the saved one is refused unless `allow_changes=True`. Checkpoints
+    are at least `checkpoint_seconds` apart.
+
+    `stop` is called after every tick, about once a second within a tick, and after every step of Gymnasium's
+    environments. When it returns True the run is saved, and its result has no returns.
+
+    An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is an event of its
+    run (`telemetry.divergence`), and the others continue.
     """
     several = not isinstance(spec, TrainSpec)
     specs = tuple(resolved(one) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
