@@ -575,11 +575,12 @@ def test_a_changed_spec_file_changes_nothing(whole: Whole, tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("compiled_once")
-def test_a_coarser_clock_does_not_end_a_run_early(tmp_path: Path) -> None:
-    """`num_steps` decides when it ends, and not how many ticks there were."""
+@pytest.mark.parametrize(("tick_steps", "later"), [(20, [100, 120, 140, 160, 180, 200]), (80, [160, 240])])
+def test_a_coarser_clock_does_not_end_a_run_early(tick_steps: int, later: list[int], tmp_path: Path) -> None:
+    """`num_steps` decides when it ends, and not how many ticks there were; nor does a finer one lengthen it."""
     train(spec(), tmp_path, stop=after(3))
-    result = train(spec(tick_steps=20), tmp_path, resume=True, allow_changes=True)
-    assert [report.num_steps for report in result.reports] == [0, 40, 80, 100, 120, 140, 160, 180, 200]
+    result = train(spec(tick_steps=tick_steps), tmp_path, resume=True, allow_changes=True)
+    assert [report.num_steps for report in result.reports] == [0, 40, 80, *later]
 
 
 @pytest.mark.usefixtures("compiled_once")

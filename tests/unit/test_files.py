@@ -179,6 +179,7 @@ def npz_files() -> list[bytes]:
 TEXT = "state,action,reward,next_state,terminated\n0,0,1.0,1,0\n1,0,0.5,0,1\n"
 CSV = [
     TEXT,
+    TEXT.replace("0,0,1.0", "5000000,0,1.0"),  # a table of that size is built in seconds, from one number
     TEXT.replace("0,0,1.0", "1000000000,0,1.0"),
     TEXT.replace("0,0,1.0", "1e18,0,1.0"),
     TEXT.replace("0,0,1.0", "0,999999999,1.0"),

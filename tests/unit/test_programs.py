@@ -1,6 +1,7 @@
 """Compiled programs that are kept between runs: where, how many, and what is not kept."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.agent import programs
+from offtrace.agent import programs, training
+from offtrace.agent.spec import TrainSpec, to_json
+from offtrace.experiments import engine
+from offtrace.experiments.spec import Sweep, cells
+from offtrace.experiments.store import Store
+from offtrace.verbs import train as verb
 
 WHERE = """
 import jax
@@ -67,3 +73,32 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     programs.tidy(folder)
     assert {path.name for path in folder.iterdir()} == {"whole-cache", "whole-atime", "young-cache"}
     assert {path.name for path in tmp_path.iterdir()} == {"now", "other version"}
+
+
+def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train`, `watch`, and sweeps in this process and in processes of their own, before they compile anything."""
+
+    class Kept(Exception):
+        pass
+
+    def keep() -> None:
+        raise Kept
+
+    def train(*_: object, **__: object) -> None:
+        raise RuntimeError("programs are compiled, and were not looked for")
+
+    monkeypatch.setattr(programs, "keep", keep)
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of this process stay
+    wanted = cells(Sweep("mine", ("pocket/catch",), num_seeds=1))
+    path = tmp_path / "results.sqlite"
+    with Store(path) as store:
+        ids = store.register([to_json(spec) for spec in wanted], {})
+    for begin in (
+        lambda: verb.train(TrainSpec(env="pocket/catch"), tmp_path / "run"),
+        lambda: verb.watch(tmp_path / "run"),
+        lambda: engine.run(wanted, path, jobs=0),
+        lambda: engine._child(str(path), ids, "", os.getppid()),
+    ):
+        with pytest.raises(Kept):
+            begin()
