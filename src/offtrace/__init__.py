@@ -3,7 +3,7 @@
     import offtrace as ot
     ot.targets(q=q, a=a, r=r, discount=discount, pi=pi, mu_a=mu_a, trace=ot.Retrace(lambda_=1.0))
 
-Importing it loads NumPy, the traces and the return operator; every other room is loaded when it is first used.
+Importing it loads NumPy, the traces and the return operator. Other packages are loaded on first use.
 """
 
 from importlib import import_module
@@ -49,42 +49,63 @@ if TYPE_CHECKING:
     from offtrace.mdp import FiniteMDP
     from offtrace.safety import analyze
 
-_ROOMS = ("doctor", "mdp", "online", "operators", "policies", "safety", "scores")
+# Loaded on first use: packages, and names with the module that defines them. Those of the agent need an extra.
+_PACKAGES = ("doctor", "mdp", "online", "operators", "policies", "safety", "scores")
 _NAMES = {"FiniteMDP": "mdp", "analyze": "safety"}
 _AGENT = {"TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
-"""Names by their module, which is loaded with them; the last needs an extra."""
 
 if not TYPE_CHECKING:
-    # `from offtrace import *` asks for every name of `__all__`, so this one cannot be loaded by asking: it would
-    # bring JAX, or fail where that is not installed. `load_policy` is not in `__all__` for the same reason.
-    def train(spec: Any, output: Any = None, **options: Any) -> Any:
-        """Trains the agent of a `TrainSpec`, and gives its `Result`; of several specs, a list.
+    # `from offtrace import *` looks up every name of `__all__`. If `train` were loaded by `__getattr__`, that would
+    # import JAX, or fail where it is not installed. `load_policy` is not in `__all__` for the same reason.
+    def train(
+        spec: Any,
+        output: Any = None,
+        *,
+        resume: bool = False,
+        allow_changes: bool = False,
+        checkpoint_seconds: float = 30.0,
+        tensorboard: bool = False,
+        watcher: Any = None,
+        stop: Any = lambda: False,
+    ) -> Any:
+        """Train the agent of a `TrainSpec` and return its `Result`; for a list of specs, a list of results.
 
-        This is `offtrace.agent.training.train`, which says more: with `output` the run is kept in that folder.
-        Options are `resume`, `allow_changes`, `checkpoint_seconds`, `tensorboard`, `watcher` and `stop`.
+        With `output` the run is kept in that folder, and `resume=True` continues it. The docstring of
+        `offtrace.agent.training.train`, which this calls, describes all options.
         """
         try:
             run = import_module("offtrace.agent.training").train
         except ModuleNotFoundError as missing:
-            raise ImportError(f"`ot.train` needs more: pip install 'offtrace[agent]' ({missing})") from missing
-        return run(spec, output, **options)
+            raise ImportError(f"`ot.train` needs an extra: pip install 'offtrace[agent]' ({missing})") from missing
+        return run(
+            spec,
+            output,
+            resume=resume,
+            allow_changes=allow_changes,
+            checkpoint_seconds=checkpoint_seconds,
+            tensorboard=tensorboard,
+            watcher=watcher,
+            stop=stop,
+        )
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"offtrace.{name}")
     if name in _NAMES:
         return getattr(import_module(f"offtrace.{_NAMES[name]}"), name)
     if name in _AGENT:
         try:
             return getattr(import_module(f"offtrace.agent.{_AGENT[name]}"), name)
-        except ModuleNotFoundError as missing:  # who only looks around, as `help` does, is not stopped by that
-            raise AttributeError(f"`ot.{name}` needs more: pip install 'offtrace[agent]' ({missing})") from missing
+        except ModuleNotFoundError as missing:  # AttributeError, so help() and hasattr() still work
+            raise AttributeError(
+                f"`ot.{name}` needs an extra: pip install 'offtrace[agent]' ({missing})"
+            ) from missing
     raise AttributeError(f"module 'offtrace' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, *_NAMES, *_AGENT})
+    return sorted({*__all__, "load_policy"})
 
 
 __all__ = [

@@ -147,7 +147,7 @@ def test_the_agent_without_its_extra() -> None:
     for asked, kind in (("ot.load_policy", "AttributeError"), ("train(TrainSpec('pocket/catch'))", "ImportError")):
         ended = subprocess.run([sys.executable, "-c", code + asked], capture_output=True, text=True)
         name = asked.partition("(")[0].removeprefix("ot.")
-        says = f"{kind}: `ot.{name}` needs more: pip install 'offtrace[agent]'"
+        says = f"{kind}: `ot.{name}` needs an extra: pip install 'offtrace[agent]'"
         assert ended.stderr.splitlines()[-1].startswith(says)
 
 
