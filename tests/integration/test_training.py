@@ -660,9 +660,9 @@ def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) 
     for name in (
         "progress.jsonl",
         "progress.jsonl.new",
-        ".progress.jsonl.writing",
-        ".result.json.writing",
-        ".spec.json.writing",
+        f".progress.{os.getpid()}.jsonl",
+        f".result.{os.getpid()}.json",
+        f".spec.{os.getpid()}.json",
     ):
         (folder / name).symlink_to(victim)
     train(spec(), folder, resume=True)

@@ -13,7 +13,6 @@ the one before, or none.
 
 import hashlib
 import json
-import os
 import platform
 import re
 import stat
@@ -27,6 +26,7 @@ from typing import Any
 from offtrace.experiments import reasons
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import StoredRun
+from offtrace.files import write_whole
 from offtrace.report.charts import alt, vl_convert
 from offtrace.report.findings import (
     ASKED,
@@ -186,12 +186,7 @@ def _put(output: Path, address: str, data: bytes) -> str:
     """A file that is there whole, or as it was before; its checksum."""
     path = output / address
     path.parent.mkdir(exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        new.write_bytes(data)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    write_whole(path, [data])
     return hashlib.sha256(data).hexdigest()
 
 
