@@ -1,7 +1,7 @@
 """Untrusted files read as data, and files written whole or not at all.
 
-Only regular files of limited size are read. The size that an array's header declares is compared with the bytes in the
-file before memory is allocated. Nothing is unpickled.
+Only regular files of limited size are read. The size that an array's header declares is compared
+with the bytes in the file before memory is allocated. Nothing is unpickled.
 """
 
 import ast

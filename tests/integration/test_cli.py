@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from offtrace.cli import main
-from offtrace.verbs.streams import print_json
+from offtrace.cli.streams import print_json
 
 EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
 
@@ -22,7 +22,7 @@ def offtrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_worked_example_by_hand() -> None:
     """β of the example from its ratios ½, 4, ½, on paper; Watkins stops at the action that is not greedy."""
-    from offtrace.reproduce import worked_example
+    from offtrace.reproduction import worked_example
 
     reach = {name: row["reach"][1:] for name, row in worked_example()["traces"].items()}
     assert reach["importance_sampling"] == pytest.approx([0.5, 2.0, 1.0])

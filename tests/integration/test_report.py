@@ -25,6 +25,7 @@ from rich.console import Console
 from offtrace.agent.spec import TrainSpec, resolved, to_json
 from offtrace.agent.telemetry import Report
 from offtrace.cli import main
+from offtrace.cli.report import print_troubles
 from offtrace.experiments import engine
 from offtrace.experiments.records import seal
 from offtrace.experiments.results import Study, studies
@@ -36,7 +37,6 @@ from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.sections import describe
 from offtrace.report.tables import runs_csv
 from offtrace.scores import Comparison, Key, claims
-from offtrace.verbs.report import print_troubles
 
 FEW = {"lambdas": (0.5, 1.0), "seeds": (0, 1, 2)}
 NO_FIGURES = ("--formats",)

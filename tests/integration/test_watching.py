@@ -20,14 +20,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from offtrace.environments import make
-from offtrace.watch.drawing import MARGIN, NIGHT
-from offtrace.watch.episodes import Frame, play
-from offtrace.watch.pictures import CHANNELS
 from offtrace.watch import captions, mp4, record, screen
 from offtrace.watch import show as show_policy
 from offtrace.watch.captions import CAPTION_HEIGHT, HOLD_SECONDS
+from offtrace.watch.drawing import MARGIN, NIGHT
+from offtrace.watch.episodes import Frame, play
 from offtrace.watch.gif import write_gif
 from offtrace.watch.mp4 import write_mp4
+from offtrace.watch.pictures import CHANNELS
 from offtrace.watch.screen import View, show
 
 Image = pytest.importorskip("PIL.Image", reason="films are made with Pillow: pip install 'offtrace[video]'")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from offtrace.environments import NAMES, make
-from offtrace.watch.drawing import BLUE, CELL, GREEN, LINE, MARGIN, NIGHT, ORANGE, RED, WHITE, YELLOW, board
 from offtrace.environments.grids import Catch, Cliff, DeepSea, Fall, Place
 from offtrace.environments.minatar import GAMES
-from offtrace.watch.pictures import ACTIONS, CELLS, CHANNELS, IN_FRONT, PICTURES, cells, picture
 from offtrace.environments.pocket import Acrobot, CartPole, Motion, MountainCar
+from offtrace.watch.drawing import BLUE, CELL, GREEN, LINE, MARGIN, NIGHT, ORANGE, RED, WHITE, YELLOW, board
+from offtrace.watch.pictures import ACTIONS, CELLS, CHANNELS, IN_FRONT, PICTURES, cells, picture
 
 pytest.importorskip("PIL", reason="pictures are drawn with Pillow: pip install 'offtrace[video]'")
 

@@ -1,4 +1,4 @@
-"""A run as a person watches it: a live view in a terminal, a line for about every tenth of it in a file or a pipe."""
+"""The display of a training run: a live view in a terminal, and about ten lines in a file or a pipe."""
 
 import itertools
 import math
@@ -16,27 +16,39 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.agent.telemetry import Report
-from offtrace.verbs.numbers import UNKNOWN, count, duration, fixed, harmless, number, percent, rate
+from offtrace.cli.numbers import UNKNOWN, count, duration, fixed, number, percent, printable, rate
 
 RECENT = 10
-"""Ticks whose episodes make up the return that is shown."""
+"""Number of last ticks whose episodes are averaged for the return that is shown."""
 TIMED = 30
-"""Ticks over which the speed is measured."""
-LABEL, SLOT, GAP = 12, 12, 3
-"""Columns of a name at the left, of a number with its name (or more), and between those."""
-WIDEST = 120
+"""Number of last ticks over which the speed is measured."""
+LABEL = 12
+"""Width of the name at the left, in columns of the terminal."""
+SLOT = 12
+"""Least width of a number with its name."""
+GAP = 3
+"""Columns between two numbers."""
+MAX_WIDTH = 120
 LEVELS = "▁▂▃▄▅▆▇█"
 
 Part = tuple[str, str]
-"""A name, shown dim, and what it has come to."""
+"""A name, shown dim, and its value."""
 
 
 class Display:
-    """Around one run: `with Display(…) as display:` and `display.show(report)` for every tick.
+    """The display of one run: `with Display(…) as display:` and `display.show(report)` for every tick.
 
-    The speed is that of the wall clock between reports, without the first tick that learns: most of that is
-    compiling. Titles, lines and events may hold anything; markup is not read, and control characters are shown.
-    With `quiet` there are warnings and notes, and nothing else.
+    The speed is measured by the wall clock between reports, without the first tick that learns, which is mostly
+    compilation. Titles, lines and events may hold anything: markup is not interpreted, and control characters are
+    escaped. With `quiet` only warnings and notes are printed.
+
+        pocket/catch  Retrace(λ = 1)  seed 0                        title
+        16 actors, windows of 16, …                                 subtitle
+        ━━━━━━━━━━━━━━━━━━━━━━━      42%   84,000 of 200,000 steps  _bar
+        41,600 steps/s   3 s left   2 s passed                      _pace
+        Return      0.52   best 0.55   last 310 episodes            _return_lines
+                    ▁▂▃▅▆█
+        Traces      mean c 0.91   cut 4%                            _learning_lines
     """
 
     def __init__(
@@ -50,8 +62,10 @@ class Display:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console = console
-        self.title, self.subtitle = title, subtitle
-        self.total_steps, self.quiet = total_steps, quiet
+        self.title = title
+        self.subtitle = subtitle
+        self.total_steps = total_steps
+        self.quiet = quiet
         self._clock = clock
         self._began = clock()
         self._ended: float | None = None
@@ -66,14 +80,14 @@ class Display:
         self._told = 0
         self._speed_told = False
 
-    # -- what the training loop calls --
+    # -- called by the training loop --
 
     def __enter__(self) -> Self:
         self._began = self._clock()
         if self.quiet:
             return self
         if self.console.is_interactive:
-            # What others print goes above the view; what they write to a file or a pipe goes there.
+            # Output of others appears above the view, unless it goes to a file or a pipe.
             self._live = Live(
                 self,
                 console=self.console,
@@ -83,7 +97,7 @@ class Display:
             )
             self._live.start(refresh=True)
         else:
-            for line in (self.title, self.subtitle, "Compiling; the first numbers follow."):
+            for line in (self.title, self.subtitle, "Compiling …"):
                 if line:
                     self._print(line)
         return self
@@ -94,15 +108,16 @@ class Display:
         self._stop()
 
     def recall(self, reports: Iterable[Report]) -> None:
-        """Reports from before a run was resumed: they are in the curve, and say nothing of the speed."""
+        """Add the reports from before a run was resumed: they are in the curve and do not count for the speed."""
         for report in reports:
             self._take(report)
         self._told = self._tenth
 
     def show(self, report: Report) -> None:
-        """One more tick."""
+        """Add the report of one more tick."""
         now = self._clock()
-        learned = report.num_updates > (self._reports[-1].num_updates if self._reports else 0)
+        updates_before = self._reports[-1].num_updates if self._reports else 0
+        learned = report.num_updates > updates_before
         self._take(report)
         if learned:
             self._points.append((now, report.num_steps))
@@ -112,11 +127,11 @@ class Display:
             self._tell()
 
     def say(self, line: str) -> None:
-        """A warning or a note, above the live view."""
+        """Print a warning or a note, above the live view."""
         self._print(line)
 
     def finish(self, lines: Iterable[str]) -> None:
-        """The run is over: the view stays as it is, with these lines under it."""
+        """End the display: the view stays as it is, with these lines below it."""
         was_live = self._live is not None
         self._stop()
         if self.quiet:
@@ -128,13 +143,13 @@ class Display:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps of all actors, over the last ticks; None until it is known."""
+        """Environment steps of all actors per second, over the last ticks; None until it is known."""
         if len(self._points) < 2:
             return None
         (start, before), (end, after) = self._points[0], self._points[-1]
         return (after - before) / (end - start) if end > start and after > before else None
 
-    # -- what has been seen --
+    # -- the state of the run --
 
     def _take(self, report: Report) -> None:
         self._reports.append(report)
@@ -162,7 +177,7 @@ class Display:
         return bool(self._reports) and self._share >= 1
 
     def _seconds_left(self, now: float) -> float:
-        """Counted down between ticks."""
+        """Return the estimated seconds left; it counts down between ticks."""
         speed = self.steps_per_second
         if speed is None:
             return math.nan
@@ -178,18 +193,20 @@ class Display:
     # -- lines --
 
     def _print(self, line: str, style: str = "", soft_wrap: bool = False) -> None:
-        text = self._encodable(Text(harmless(line), style=style))
+        text = self._encodable(Text(printable(line), style=style))
         self.console.print(text, soft_wrap=soft_wrap or not self.console.is_interactive)
 
     def _tell(self) -> None:
-        """A line where the run has come a tenth further, and where its speed is first known.
+        """Print a line at every tenth of the run, and when its speed is first known.
 
-        An evaluation is in the first line after it was made, with its step if that is an earlier one.
+        An evaluation is in the first line after it, with its step if that was an earlier one.
         """
-        speed, now = self.steps_per_second, self._clock()
+        speed = self.steps_per_second
+        now = self._clock()
         if self._tenth <= self._told and (self._speed_told or speed is None):
             return
-        self._told, self._speed_told = self._tenth, self._speed_told or speed is not None
+        self._told = self._tenth
+        self._speed_told = self._speed_told or speed is not None
         parts = [
             f"{percent(self._share):>4}",
             f"{count(self._num_steps):>{len(count(self.total_steps))}} of {count(self.total_steps)} steps",
@@ -210,8 +227,8 @@ class Display:
     # -- the live view --
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, WIDEST)
-        lines = [Text(harmless(self.title), style="bold"), Text(harmless(self.subtitle), style="dim")]
+        width = min(options.max_width, MAX_WIDTH)
+        lines = [Text(printable(self.title), style="bold"), Text(printable(self.subtitle), style="dim")]
         head = [self._cropped(line, width) for line in lines if line]
         body: list[Text] = [self._pace(width)]
         if self._num_steps:
@@ -239,16 +256,18 @@ class Display:
 
     def _pace(self, width: int) -> Text:
         now = self._ended if self._ended is not None else self._clock()
-        passed, speed = duration(now - self._began), self.steps_per_second
+        passed = duration(now - self._began)
+        speed = self.steps_per_second
         pace: list[Part] = [] if speed is None else [("", rate(speed))]
         if self._complete:
             return row("", width, [*pace, ("", f"done in {passed}")])
         if self._ended is not None:
             return row("", width, [*pace, ("", f"stopped after {passed}")])
         if speed is None:
-            what = "learning; the speed is not known yet" if self._points else "compiling …"
-            return row("", width, [("", what), ("", passed)])
-        left, updates = duration(self._seconds_left(now)), count(self._reports[-1].num_updates)
+            state = "learning; speed not known yet" if self._points else "compiling …"
+            return row("", width, [("", state), ("", passed)])
+        left = duration(self._seconds_left(now))
+        updates = count(self._reports[-1].num_updates)
         return row("", width, [*pace, ("", f"{left} left"), ("", f"{passed} passed"), ("", f"{updates} updates")])
 
     def _return_lines(self, width: int, *, curve: bool) -> list[Text]:
@@ -273,7 +292,7 @@ class Display:
         return [row("Evaluation", width, [*shown, ("at step", count(self._evaluated_at))])]
 
     def _learning_lines(self, width: int) -> list[Text]:
-        """What an update measures; nan has a meaning here, and is shown."""
+        """Return the metrics of the last update; nan is a result here, and is shown."""
         now = self._reports[-1]
         traces: list[Part] = [
             ("mean c", fixed(now.c, 2)),
@@ -303,7 +322,7 @@ class Display:
         return self._encodable(line)
 
     def _encodable(self, line: Text) -> Text:
-        """With ? for what the console's encoding has no letter for."""
+        """Replace characters that the console's encoding lacks by ?."""
         encoding = self.console.encoding
         line.plain = line.plain.encode(encoding, "replace").decode(encoding)
         return line
@@ -313,7 +332,7 @@ class Display:
 
 
 def row(label: str, width: int, *candidates: Sequence[Part]) -> Text:
-    """The first of the candidates that fits, or as much of the last one as does."""
+    """Return the first candidate that fits the width, or as much of the last one as fits."""
     for parts in candidates:
         line = _joined(label, parts)
         if line.cell_len <= width:
@@ -325,7 +344,7 @@ def row(label: str, width: int, *candidates: Sequence[Part]) -> Text:
 
 
 def _joined(label: str, parts: Sequence[Part]) -> Text:
-    """In columns, so that what stands to the right of a number does not move when it gets a digit more."""
+    """Return the parts in columns, so that they do not move when a number to their left grows by a digit."""
     line = Text(f"{label:{LABEL}}" if label else "")
     line.stylize("bold", 0, len(label))
     for place, (name, value) in enumerate(parts):
@@ -339,8 +358,9 @@ def _joined(label: str, parts: Sequence[Part]) -> Text:
 
 
 def weighted_mean(reports: Iterable[Report], field: str = "episode_return") -> tuple[float, int]:
-    """Over all episodes that ended in these ticks, and how many those are."""
-    total, episodes = 0.0, 0
+    """Return the mean over all episodes that ended in these ticks, and the number of episodes."""
+    total = 0.0
+    episodes = 0
     for report in reports:
         value: float = getattr(report, field)
         if report.num_episodes and math.isfinite(value):
@@ -350,15 +370,19 @@ def weighted_mean(reports: Iterable[Report], field: str = "episode_return") -> t
 
 
 def best(before: float, value: float) -> float:
-    """The greater; nan is nothing."""
-    return value if math.isnan(before) else before if math.isnan(value) else max(before, value)
+    """Return the larger number; nan counts as absent."""
+    if math.isnan(before):
+        return value
+    if math.isnan(value):
+        return before
+    return max(before, value)
 
 
 def sparkline(reports: Sequence[Report], width: int) -> tuple[str, float, float]:
-    """The returns of the run so far as one line, with its lowest and highest value.
+    """Return the curve of returns as one line, and its lowest and highest value.
 
-    A column is one tick; once there are more ticks than columns, a column is the mean of several. A column in which
-    no episode ended is blank.
+    A column is one tick, or the mean of several if there are more ticks than columns. It is blank if no episode ended
+    in it.
     """
     reports = [report for report in reports if report.num_steps]
     width = max(1, min(width, len(reports)))
@@ -367,7 +391,8 @@ def sparkline(reports: Sequence[Report], width: int) -> tuple[str, float, float]
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return " " * width, math.nan, math.nan
-    low, high = min(known), max(known)
+    low = min(known)
+    high = max(known)
     span = high - low
     if not 0 < span < math.inf:
         return "".join(" " if math.isnan(v) else LEVELS[3] for v in values), low, high

@@ -1,8 +1,7 @@
-"""`offtrace doctor MODULE:FUNCTION`: the verb."""
+"""`offtrace doctor MODULE:FUNCTION`."""
 
 import contextlib
 import importlib
-import json as json_module
 import os
 import sys
 import textwrap
@@ -10,45 +9,51 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
+from offtrace.cli.streams import Console, print_json
 from offtrace.doctor import MISTAKES, check
-from offtrace.doctor.conventions import ADAPTER, LIBRARIES, remedy
-
-__all__ = ["ADAPTER", "doctor"]
+from offtrace.doctor.conventions import LIBRARIES, remedy
 
 
 def doctor(
-    function: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODULE:FUNCTION")] = "",
-    convention: str = "",
-    trace: str = "",
-    lambda_: Annotated[float | None, tyro.conf.arg(name="lambda")] = None,
+    function: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="MODULE:FUNCTION", help_behavior_hint="")
+    ] = "",
+    convention: Annotated[
+        str, tyro.conf.arg(metavar="WORDS", help_behavior_hint="(default: found from the parameters)")
+    ] = "",
+    trace: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: found from the results)")] = "",
+    lambda_: Annotated[
+        float | None,
+        tyro.conf.arg(name="lambda", metavar="FLOAT", help_behavior_hint="(default: found from the results)"),
+    ] = None,
     strict: bool = False,
     list: Annotated[bool, tyro.conf.arg(name="list")] = False,
     json: bool = False,
 ) -> None:
-    """Is your Retrace right? Runs your function on windows checked by hand, and names its mistake.
+    """Check your implementation of Retrace on windows worked out by hand, and name its mistake.
 
-    MODULE is imported, because you named it; the current directory is searched first. How to call FUNCTION is found
-    from the names of its parameters. If that fails, write an adapter, and name the adapter:
+    MODULE is imported, which runs its code; the current folder is searched first. The names of FUNCTION's parameters
+    tell how to call it. If they do not, write an adapter and name the adapter:
 
-        def adapter(window):       # one stream; row t is the paper's step t
-            return my_retrace(window.q, window.a, window.r, window.discount, window.pi, window.mu_a,
-                              lam=window.lambda_)          # targets, one per step
+        def adapter(window):  # one stream; row t is the paper's step t
+            return my_retrace(window.q, window.a, window.r, window.discount,
+                              window.pi, window.mu_a, lam=window.lambda_)
 
-    A window has q, pi, mu (n+1, A); a, r, mu_a, pi_a, q_a, ratio, discount, terminated, truncated, reset, expected_q,
-    next_q, next_pi (n, …); gamma and lambda_.
+    The adapter returns the targets, one per step. A window has q, pi, mu (n+1, A); a, r, mu_a, pi_a,
+    q_a, ratio, discount, terminated, truncated, reset, expected_q, next_q, next_pi (n, …); gamma and
+    lambda_.
 
     Example: offtrace doctor my_project.losses:retrace
 
     Args:
-        function: MODULE:FUNCTION.
-        convention: words that narrow the search: single, time-major, batch-major, numpy, torch, jax.
-        trace: the trace it should be, by name (retrace, tree_backup, …, vtrace, peng); found if not given.
-        lambda_: the λ inside it, if it takes none; found if not given.
-        strict: exit code 2 if it is not right, for scripts.
-        list: print the known mistakes, and stop.
-        json: print the verdict as JSON, for a program to read.
+        function: Function to check.
+        convention: Words that narrow the search: single, time-major, batch-major, numpy, torch, jax.
+        trace: Trace that it should be, by name: retrace, tree_backup, …, vtrace, peng.
+        lambda_: λ inside the function, if it has no parameter for it.
+        strict: Exit with code 2 if the function is not right, for scripts.
+        list: Print the known mistakes and exit.
+        json: Print the verdict as JSON.
     """
     if list:
         for entry in MISTAKES.values():
@@ -61,7 +66,7 @@ def doctor(
     with Console(stderr=True).status("calling it in every way that its parameters allow …"):
         verdict = check(fn, convention=convention or None, trace=trace or None, lambda_=lambda_)
     if json:
-        print(json_module.dumps(verdict.as_dict(), indent=2, ensure_ascii=False))
+        print_json(verdict.as_dict())
     else:
         print(verdict)
     if strict and not verdict.right:
@@ -69,21 +74,24 @@ def doctor(
 
 
 def load(function: str) -> Callable[..., Any]:
-    """Imports MODULE, because the user named it, and gives back FUNCTION."""
+    """Import MODULE and return FUNCTION."""
     module_name, _, name = function.partition(":")
     if not module_name or not name:
         raise ValueError(f"`function` must be MODULE:FUNCTION; got {function!r}.")
-    print(f"importing {module_name}, because you named it", file=sys.stderr)
+    print(f"importing {module_name}, as you asked", file=sys.stderr)
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what is printed here is the verdict, or its JSON, alone
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the verdict alone
             value: Any = importlib.import_module(module_name)
         for part in name.split("."):
             value = getattr(value, part)
     except ModuleNotFoundError as error:
-        hint = f" Write `{module_name.removesuffix('.py')}:{name}`." if module_name.endswith(".py") else ""
-        hint = f" {remedy(error.name)}" if error.name in LIBRARIES else hint
+        hint = ""
+        if error.name in LIBRARIES:
+            hint = f" {remedy(error.name)}"
+        elif module_name.endswith(".py"):
+            hint = f" Write `{module_name.removesuffix('.py')}:{name}`."
         raise ValueError(f"no module named {error.name!r}, importing {module_name!r}.{hint}") from None
     except SystemExit as error:
         raise ValueError(f"importing {module_name!r} called sys.exit({error.code!r}).") from None
@@ -95,5 +103,5 @@ def load(function: str) -> Callable[..., Any]:
         if here in sys.path:
             sys.path.remove(here)
     if not callable(value):
-        raise ValueError(f"`{function}` is not a function; it is {type(value).__name__}.")
+        raise ValueError(f"`{function}` must be a function; got {type(value).__name__}.")
     return value

@@ -3,8 +3,9 @@
     record(policy, Path("cartpole.gif"), num_episodes=2, max_steps=500, seed=0, epsilon=0.0, fps=30)
     show(policy, console, num_episodes=1, max_steps=500, seed=0, epsilon=0.0, fps=30)
 
-`episodes` plays and yields frames; `pictures` draws the states of environments that are pure functions, with `drawing`;
-Gymnasium environments render themselves. `gif` and `mp4` write the frames to a file, `screen` shows them in a terminal.
+`episodes` plays and yields frames; `pictures` draws the states of environments that are pure
+functions, with `drawing`; Gymnasium environments render themselves. `gif` and `mp4` write the frames
+to a file, `screen` shows them in a terminal.
 """
 
 import os

@@ -50,12 +50,12 @@ def _picture_size(picture: np.ndarray, max_width: int) -> tuple[int, int]:
 def captioned(frame: Frame, title: str, size: tuple[int, int]) -> np.ndarray:
     """Return the picture at `size` with two lines below it: the environment, and the state of the episode.
 
-        +---------------------------------+
-        |             picture             |
-        +---------------------------------+
-        | pocket/cartpole      terminated |
-        | episode 1   step 120   return 9 |
-        +---------------------------------+
+    +---------------------------------+
+    |             picture             |
+    +---------------------------------+
+    | pocket/cartpole      terminated |
+    | episode 1   step 120   return 9 |
+    +---------------------------------+
     """
     Image = pillow()
     width, height = size

@@ -179,7 +179,7 @@ def _catch(env: Any, state: State) -> np.ndarray:
 
 
 def _sea(env: Any) -> np.ndarray:
-    """Return the cells of the sea: darker with depth, lighter on the way to the treasure, a row of sand at the bottom."""
+    """Return the sea: darker with depth, lighter on the way to the treasure, a row of sand at the bottom."""
     depth = np.linspace(0, 1, env.size)[:, None, None]
     water = np.array((34, 92, 138)) * (1 - depth) + np.array((20, 40, 78)) * depth
     water = np.broadcast_to(water, (env.size, env.size, 3)).copy()

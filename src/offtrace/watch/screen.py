@@ -152,9 +152,9 @@ def _even(pixels: np.ndarray) -> np.ndarray:
 def _blocks(pixels: np.ndarray) -> Iterator[Segment]:
     """Yield lines of half blocks: the colour of ▀ is the upper pixel, its background the lower one.
 
-        pixels             characters
-        a a b              ▀ ▀ ▀     coloured a on c, a on c, b on c:
-        c c c                        equal neighbours are one segment
+    pixels             characters
+    a a b              ▀ ▀ ▀     coloured a on c, a on c, b on c:
+    c c c                        equal neighbours are one segment
     """
     pairs = np.concatenate([pixels[::2], pixels[1::2]], -1)
     for row in pairs:
