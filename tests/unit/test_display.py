@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from offtrace.agent.telemetry import Report
-from offtrace.cli.display import LEVELS, Display, sparkline
+from offtrace.cli.display import Display
+from offtrace.cli.display_lines import LEVELS, sparkline
 from offtrace.cli.numbers import duration
 
 NAN, INF = math.nan, math.inf

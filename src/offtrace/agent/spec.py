@@ -122,7 +122,7 @@ class TrainSpec:
 
     @property
     def title(self) -> str:
-        """Title of the run."""
+        """For people."""
         shown = "DQN" if self.trace == "dqn" else f"{TRACES[self.trace].__name__}(λ = {self.lambda_:g})"
         return f"{self.env.removeprefix('gymnasium/')}  {shown}  seed {self.seed}"
 

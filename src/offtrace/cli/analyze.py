@@ -11,7 +11,7 @@ from rich.markup import escape
 from offtrace import safety
 from offtrace.cli.progress import ProgressBar
 from offtrace.cli.streams import Console, print_json
-from offtrace.mdp import MDPS, CountedMDP
+from offtrace.mdp import MDPS, CountedMDP, FiniteMDP
 from offtrace.mdp.gymnasium import PACKAGES
 from offtrace.safety.inputs import read_model, read_policy
 
@@ -71,23 +71,11 @@ def analyze(
     console = Console(stderr=json)
     model, given = read_model(mdp, gamma)
     inner = model.mdp if isinstance(model, CountedMDP) else model
-    pi: np.ndarray
-    mu: np.ndarray | None
-    if "pi" in given and not target:
-        pi = given["pi"]
-        pi_name = "as in the file"
+    pi, pi_name = _policy("target", target, DEFAULT_TARGET, inner, given.get("pi"))
+    if isinstance(model, CountedMDP) and not behaviour:
+        mu, mu_name = None, "as counted"
     else:
-        pi_name = target or DEFAULT_TARGET
-        pi = read_policy(pi_name, inner, "target")
-    if not behaviour and isinstance(model, CountedMDP):
-        mu = None
-        mu_name = "as counted"
-    elif not behaviour and "mu" in given:
-        mu = given["mu"]
-        mu_name = "as in the file"
-    else:
-        mu_name = behaviour or DEFAULT_BEHAVIOUR
-        mu = read_policy(mu_name, inner, "behaviour")
+        mu, mu_name = _policy("behaviour", behaviour, DEFAULT_BEHAVIOUR, inner, given.get("mu"))
     if output is not None:
         _prepare(output)
     with ProgressBar(inner.name or mdp) as bar:
@@ -110,6 +98,16 @@ def analyze(
 
         files = write_analysis(analysis, output)
         console.print(f"Written to [bold]{escape(str(output))}/[/bold]: {', '.join(files)}", highlight=False)
+
+
+def _policy(
+    option: str, text: str, default: str, mdp: FiniteMDP, in_file: np.ndarray | None
+) -> tuple[np.ndarray, str]:
+    """Return a policy and its description: the one of the option, else of the file, else the default."""
+    if in_file is not None and not text:
+        return in_file, "as in the file"
+    name = text or default
+    return read_policy(name, mdp, option), name
 
 
 def _print_mdps() -> None:

@@ -1,11 +1,10 @@
 """The display of a training run: a live view in a terminal, and about ten lines in a file or a pipe."""
 
-import itertools
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,23 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.agent.telemetry import Report
+from offtrace.cli.display_lines import LABEL, Part, best, row, sparkline, weighted_mean
 from offtrace.cli.numbers import UNKNOWN, count, duration, fixed, number, percent, printable, rate
 
 RECENT = 10
 """Number of last ticks whose episodes are averaged for the return that is shown."""
 TIMED = 30
 """Number of last ticks over which the speed is measured."""
-LABEL = 12
-"""Width of the name at the left, in columns of the terminal."""
-SLOT = 12
-"""Least width of a number with its name."""
-GAP = 3
-"""Columns between two numbers."""
 MAX_WIDTH = 120
-LEVELS = "▁▂▃▄▅▆▇█"
-
-Part = tuple[str, str]
-"""A name, shown dim, and its value."""
 
 
 class Display:
@@ -326,78 +316,6 @@ class Display:
         encoding = self.console.encoding
         line.plain = line.plain.encode(encoding, "replace").decode(encoding)
         return line
-
-
-# -- lines and curves ----------------------------------------------------------------------------------------
-
-
-def row(label: str, width: int, *candidates: Sequence[Part]) -> Text:
-    """Return the first candidate that fits the width, or as much of the last one as fits."""
-    for parts in candidates:
-        line = _joined(label, parts)
-        if line.cell_len <= width:
-            return line
-    kept = [*candidates[-1]]
-    while len(kept) > 1 and _joined(label, kept).cell_len > width:
-        kept.pop()
-    return _joined(label, kept)
-
-
-def _joined(label: str, parts: Sequence[Part]) -> Text:
-    """Return the parts in columns, so that they do not move when a number to their left grows by a digit."""
-    line = Text(f"{label:{LABEL}}" if label else "")
-    line.stylize("bold", 0, len(label))
-    for place, (name, value) in enumerate(parts):
-        start = len(line)
-        if name:
-            line.append(f"{name} ", style="dim")
-        line.append(value)
-        if place < len(parts) - 1:
-            line.append(" " * (max(0, SLOT - (len(line) - start)) + GAP))
-    return line
-
-
-def weighted_mean(reports: Iterable[Report], field: str = "episode_return") -> tuple[float, int]:
-    """Return the mean over all episodes that ended in these ticks, and the number of episodes."""
-    total = 0.0
-    episodes = 0
-    for report in reports:
-        value: float = getattr(report, field)
-        if report.num_episodes and math.isfinite(value):
-            total += report.num_episodes * value
-            episodes += report.num_episodes
-    return (total / episodes if episodes else math.nan), episodes
-
-
-def best(before: float, value: float) -> float:
-    """Return the larger number; nan counts as absent."""
-    if math.isnan(before):
-        return value
-    if math.isnan(value):
-        return before
-    return max(before, value)
-
-
-def sparkline(reports: Sequence[Report], width: int) -> tuple[str, float, float]:
-    """Return the curve of returns as one line, and its lowest and highest value.
-
-    A column is one tick, or the mean of several if there are more ticks than columns. It is blank if no episode ended
-    in it.
-    """
-    reports = [report for report in reports if report.num_steps]
-    width = max(1, min(width, len(reports)))
-    edges = [place * len(reports) // width for place in range(width + 1)]
-    values = [weighted_mean(reports[a:b])[0] for a, b in itertools.pairwise(edges)]
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return " " * width, math.nan, math.nan
-    low = min(known)
-    high = max(known)
-    span = high - low
-    if not 0 < span < math.inf:
-        return "".join(" " if math.isnan(v) else LEVELS[3] for v in values), low, high
-    levels = [value if math.isnan(value) else min(7, int(8 * ((value - low) / span))) for value in values]
-    return "".join(" " if math.isnan(level) else LEVELS[int(level)] for level in levels), low, high
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -95,14 +95,8 @@ def sweep(
     from offtrace.experiments.store import Store, fingerprint
     from offtrace.experiments.summary import mean_scores
 
-    if not envs and preset is None:
-        raise ValueError("name an environment, `offtrace sweep pocket/catch`, or a preset, `--preset figure_1`.")
     if ray_address is not None and engine != "ray":
         raise ValueError(f"`--ray-address` must come with `--engine ray`; got `--engine {engine}`.")
-    if scale is not None and preset is None:
-        raise ValueError(f"`--scale` must come with `--preset`; got `--scale {scale}` alone.")
-    if preset == "ladder" and (traces or lambdas):
-        raise ValueError("`--preset ladder` has its own algorithms. Omit `--traces` and `--lambdas`.")
     check_jobs(jobs, least=0 if engine == "local" else None)
     check_first_seed(first_seed)
     run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
@@ -130,11 +124,17 @@ def sweep(
 
 
 def _planned(preset: str | None, scale: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-    """Return the preset, or a new sweep, with what was given in place of its own."""
+    """Return the preset, or a new sweep, with the given values in place of its own."""
     from offtrace.experiments.presets import preset as named_preset
     from offtrace.experiments.spec import Sweep, with_settings
 
     changes = {name: value for name, value in given.items() if value not in ((), None)}
+    if preset is None and "games" not in changes:
+        raise ValueError("name an environment, `offtrace sweep pocket/catch`, or a preset, `--preset figure_1`.")
+    if preset is None and scale is not None:
+        raise ValueError(f"`--scale` must come with `--preset`; got `--scale {scale}` alone.")
+    if preset == "ladder" and ("traces" in changes or "lambdas" in changes):
+        raise ValueError("`--preset ladder` has its own algorithms. Omit `--traces` and `--lambdas`.")
     chosen = named_preset(preset, scale or "pocket") if preset else Sweep("sweep", changes["games"])
     chosen = with_settings(chosen, {name: value for name, value in settings.items() if value is not None})
     return replace(chosen, **changes)

@@ -1,7 +1,7 @@
-"""A sweep as data: environments × traces × λ × seeds, and further settings of `TrainSpec`.
+"""A sweep is data: games × traces × λ × seeds, and anything else that a `TrainSpec` has.
 
-Runs that two sweeps share are trained once, since a run is identified by its spec. At λ = 0 all traces are the same
-algorithm, which is trained once, under the name of the first of them.
+Runs that two sweeps share are trained once, as a run is known by its spec. At λ = 0 all traces are one algorithm: it
+is trained once, under the name of the first of them.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.environments import on_host, program_shape
 
 ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "dqn")
-"""The paper's algorithms, by our names."""
+"""Of the paper, by our names."""
 MOST_RUNS = 1_000_000
-"""Most runs of a sweep."""
+"""Of a sweep."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of a sweep, and its name.
+    """What is run, and under which name.
 
     >>> sweep = Sweep("mine", games=("pocket/catch",), traces=("retrace", "dqn"), lambdas=(0.5, 1.0), num_seeds=3)
     >>> len(cells(sweep))  # DQN has no λ
@@ -39,11 +39,11 @@ class Sweep:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `TrainSpec` that all runs share."""
     by_game: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Fields for one environment."""
+    """The same for one game."""
     by_algorithm: Mapping[tuple[str, float], Mapping[str, Any]] = field(default_factory=dict)
-    """Fields for one trace at one λ; ("one_step", 0.0) stands for all traces at λ = 0."""
+    """The same for one trace at one λ; ("one_step", 0.0) is what all are at λ = 0."""
     variants: tuple["Variant", ...] = ()
-    """Algorithms that differ in more than trace and λ, such as DQN with another target policy."""
+    """Algorithms that are not just a trace and a λ, such as DQN with another target policy."""
 
     def __post_init__(self) -> None:
         for name in ("games", "traces", "lambdas"):
@@ -64,7 +64,7 @@ class Sweep:
 
 
 def with_settings(sweep: Sweep, given: Mapping[str, Any]) -> Sweep:
-    """Return the sweep with these settings everywhere, in place of its own for environments and algorithms.
+    """The sweep with these settings everywhere, whatever it has chosen for a game or an algorithm.
 
     >>> sweep = Sweep("mine", games=("pocket/catch",), by_algorithm={("dqn", 0.0): {"step_size": 0.1}})
     >>> with_settings(sweep, {"step_size": 0.2}).by_algorithm
@@ -87,14 +87,14 @@ def with_settings(sweep: Sweep, given: Mapping[str, Any]) -> Sweep:
 
 
 class Variant(NamedTuple):
-    """One algorithm: its fields of `TrainSpec`, with trace and λ, and further fields by environment."""
+    """One algorithm by its fields of a `TrainSpec`, the trace and λ among them, and what differs between games."""
 
     fields: Mapping[str, Any]
     by_game: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 def cells(sweep: Sweep) -> list[Plan]:
-    """Return the specs of all runs, each once, in the order of environments, algorithms, λ, seeds.
+    """Every run of it, each once, in the order of games, algorithms, λ, seeds.
 
     >>> sweep = Sweep("mine", games=("pocket/catch",), lambdas=(0.0, 1.0), num_seeds=1)
     >>> [(spec.trace, spec.lambda_) for spec in cells(sweep)]
@@ -114,7 +114,7 @@ def cells(sweep: Sweep) -> list[Plan]:
 
 
 def _algorithms(sweep: Sweep, game: str) -> Iterator[dict[str, Any]]:
-    """Yield the fields of every algorithm on one environment, without the seed."""
+    """The fields of every algorithm on one game, but for the seed."""
     settings = {**sweep.settings, **sweep.by_game.get(game, {})}
     has_zero = False
     for trace in sweep.traces:
@@ -134,9 +134,9 @@ def _algorithms(sweep: Sweep, game: str) -> Iterator[dict[str, Any]]:
 
 
 def packs(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
-    """Group specs that can share a program, at most `most` per pack; host environments are alone.
+    """Specs that can share a program, together, `most` at a time at most; environments on the host are alone.
 
-    Packs of one group have nearly equal sizes: packs of one size share a compiled program.
+    Packs of one group are as equal as can be: those of one size share a compiled program.
     """
     groups: dict[str, list[Plan]] = {}
     for spec in specs:

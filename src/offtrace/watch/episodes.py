@@ -1,9 +1,9 @@
-"""An agent plays, and every moment of it becomes a frame: what it saw, what it thought of it, what it did.
+"""Episodes of an agent as frames: a picture, the observation, the Q-values and the action of every step.
 
     for frame in play(policy, seed=0, max_steps=1000, num_episodes=2):
         frame.picture, frame.q, frame.action, frame.episode_return
 
-Pure environments are drawn by `pictures`; a Gymnasium environment draws itself.
+Environments that are pure functions are drawn by `pictures`; a Gymnasium environment renders itself.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from offtrace.watch.pictures import cells, picture
 
 
 class Policy(Protocol):
-    """Who plays, and where: the greedy actions of `q`, in the environment that `make(env, **options)` gives."""
+    """A policy that is greedy in `q`, and its environment `make(env, **options)`."""
 
     @property
     def env(self) -> str: ...
@@ -27,42 +27,42 @@ class Policy(Protocol):
     def options(self) -> dict[str, Any]: ...
 
     def q(self, observations: np.ndarray, /) -> np.ndarray:
-        """(N, *shape) to (N, A)."""
+        """Map observations (N, *shape) to Q-values (N, A)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One moment x_t of an episode; T steps give T + 1 frames."""
+    """One state x_t of an episode; T steps give T + 1 frames."""
 
     picture: np.ndarray
     """(H, W, 3) uint8."""
     cells: np.ndarray | None
-    """(rows, columns, 3) uint8, where the environment is made of cells."""
+    """(rows, columns, 3) uint8 if the environment is a grid, else None."""
     observation: np.ndarray
     action: int | None
-    """What is done here; None in the last frame."""
+    """The action taken in x_t; None in the last frame."""
     reward: float
-    """What came with x_t: 0 in the first frame."""
+    """The reward on entering x_t; 0 in the first frame."""
     episode: int
-    """From 1."""
+    """Number of the episode, from 1."""
     step: int
-    """t, from 0."""
+    """The step t, from 0."""
     episode_return: float
-    """Undiscounted, up to here."""
+    """Undiscounted return up to here."""
     q: np.ndarray | None
-    """(A,): what the agent expects of each action; None in the last frame."""
+    """Q-values (A,); None in the last frame."""
     ended: str
-    """Empty but in the last frame: `terminated`, `truncated`, or `stopped` by `max_steps`."""
+    """How the episode ended: `terminated`, `truncated`, or `stopped` by `max_steps`; empty before the last frame."""
 
 
 def play(
     policy: Policy, *, seed: int, max_steps: int, num_episodes: int = 1, epsilon: float = 0.0
 ) -> Generator[Frame, None, None]:
-    """Frames of `num_episodes` episodes, each stopped after `max_steps` steps if it has not ended before.
+    """Return the frames of `num_episodes` episodes of at most `max_steps` steps each.
 
-    The action is the first greedy one; with probability `epsilon` it is any. The same seed gives the same frames, if
-    the environment keeps to its seed.
+    The action is the first greedy one, or with probability `epsilon` a random one. The same seed
+    gives the same frames if the environment is deterministic given its seed.
 
     >>> from types import SimpleNamespace
     >>> stays = lambda x: np.array([[0.0, 1.0, 0.0]])
@@ -85,7 +85,10 @@ def _frames(
     stage = _stage(policy, seed)
     try:
         for episode in range(1, num_episodes + 1):
-            now, total, step, ended = stage.reset(), 0.0, 0, ""
+            now = stage.reset()
+            total = 0.0
+            step = 0
+            ended = ""
             while True:
                 total += now.reward
                 if now.terminated or now.truncated:
@@ -94,11 +97,22 @@ def _frames(
                     ended = "stopped"
                 q = None if ended else _values(policy, now.observation, stage.num_actions)
                 action = None if q is None else _action(q, epsilon, generator)
-                look = stage.picture(), stage.cells()
-                yield Frame(*look, now.observation, action, now.reward, episode, step, total, q, ended)
+                yield Frame(
+                    stage.picture(),
+                    stage.cells(),
+                    now.observation,
+                    action,
+                    now.reward,
+                    episode,
+                    step,
+                    total,
+                    q,
+                    ended,
+                )
                 if action is None:
                     break
-                now, step = stage.step(action), step + 1
+                now = stage.step(action)
+                step += 1
     finally:
         stage.close()
 
@@ -118,7 +132,7 @@ def _action(q: np.ndarray, epsilon: float, generator: np.random.Generator) -> in
     return int(q.argmax())
 
 
-# -- where it plays ------------------------------------------------------------------------------------------
+# -- environments --------------------------------------------------------------------------------------------
 
 
 class _Moment(NamedTuple):
@@ -129,7 +143,7 @@ class _Moment(NamedTuple):
 
 
 class _Stage(Protocol):
-    """One environment, whatever its kind, that knows where it stands."""
+    """One environment of any kind, with its current state."""
 
     num_actions: int
 
@@ -147,7 +161,7 @@ class _Stage(Protocol):
 def _stage(policy: Policy, seed: int) -> _Stage:
     if policy.env.startswith("atari/"):
         raise ValueError(
-            f"`env` must be an environment that can be watched, which Atari's cannot yet; got {policy.env!r}."
+            f"`env` must be an environment that can be watched; got {policy.env!r}. Atari cannot be watched yet."
         )
     made = make(policy.env, **policy.options)
     if policy.env.startswith("gymnasium/"):
@@ -156,12 +170,18 @@ def _stage(policy: Policy, seed: int) -> _Stage:
 
 
 class _Pure:
+    """An environment of pure functions, which `pictures` draws."""
+
     def __init__(self, env: Any, seed: int) -> None:
         import jax
 
-        self.num_actions, self._env = env.num_actions, env
-        self._reset, self._step, self._split = jax.jit(env.reset), jax.jit(env.step), jax.random.split
-        self._key, self._state = jax.random.key(seed), None
+        self.num_actions = env.num_actions
+        self._env = env
+        self._reset = jax.jit(env.reset)
+        self._step = jax.jit(env.step)
+        self._split = jax.random.split
+        self._key = jax.random.key(seed)
+        self._state = None
 
     def reset(self) -> _Moment:
         self._key, used = self._split(self._key)
@@ -198,24 +218,26 @@ class _Rendered:
         kept = {key: value for key, value in options.items() if key not in (*own_options(), "render_mode")}
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*render_mode")  # refused below
+                warnings.filterwarnings("ignore", message=".*render_mode")  # an error below
                 self._env = made(spec, render_mode="rgb_array", **kept)
         except TypeError as error:
             if "render_mode" not in str(error):
                 raise
-            raise self._unseen("it takes no `render_mode`") from error
+            raise self._not_rendered("it takes no `render_mode`") from error
         try:
             if "rgb_array" not in (self._env.metadata.get("render_modes") or ()):
-                raise self._unseen(f"its render modes are {self._env.metadata.get('render_modes')}")
-            seen, done = self._env.observation_space, self._env.action_space
+                raise self._not_rendered(f"its render modes are {self._env.metadata.get('render_modes')}")
+            seen = self._env.observation_space
+            done = self._env.action_space
             if not isinstance(seen, gymnasium.spaces.Box) or not isinstance(done, gymnasium.spaces.Discrete):
                 raise ValueError(
-                    f"`env` must have observations in a Box and Discrete actions; {self._name} has {seen} and {done}."
+                    f"`env` must have a Box of observations and Discrete actions; {self._name} has {seen} and {done}."
                 )
         except BaseException:
             self._env.close()
             raise
-        self.num_actions, self._first_action = int(done.n), int(done.start)
+        self.num_actions = int(done.n)
+        self._first_action = int(done.start)
         self._dtype = seen.dtype if seen.dtype in (np.uint8, np.bool_) else np.dtype(np.float32)
 
     def reset(self) -> _Moment:
@@ -231,12 +253,14 @@ class _Rendered:
         try:
             shown = self._env.render()
         except self._missing as missing:
-            with_pygame = "it needs pygame: pip install 'offtrace[video]'"
-            raise self._unseen(with_pygame if "pygame" in str(missing) else str(missing)) from missing
+            reason = str(missing)
+            if "pygame" in reason:
+                reason = "it needs pygame: pip install 'offtrace[video]'"
+            raise self._not_rendered(reason) from missing
         if not isinstance(shown, np.ndarray) or shown.ndim != 3 or shown.shape[2] != 3 or shown.dtype != np.uint8:
             kind = f"{shown.dtype} {shown.shape}" if isinstance(shown, np.ndarray) else type(shown).__name__
-            raise self._unseen(f"`render` gives {kind}")
-        return shown.copy()  # an environment may draw on the same array again
+            raise self._not_rendered(f"`render` gives {kind}")
+        return shown.copy()  # an environment may reuse the array
 
     def cells(self) -> None:
         return None
@@ -244,5 +268,5 @@ class _Rendered:
     def close(self) -> None:
         self._env.close()
 
-    def _unseen(self, why: str) -> ValueError:
-        return ValueError(f"`env` must render (H, W, 3) uint8 arrays to be watched; {self._name} does not: {why}.")
+    def _not_rendered(self, reason: str) -> ValueError:
+        return ValueError(f"`env` must render (H, W, 3) uint8 arrays to be watched; {self._name} does not: {reason}.")
