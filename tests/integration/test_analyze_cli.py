@@ -246,8 +246,8 @@ def one_line(code: int, out: str, err: str) -> str:
     ("arguments", "text"),
     [
         ((), "name an MDP"),
-        (("model.npz",), "there is no file 'model.npz'"),
-        (("log.csv",), "there is no file 'log.csv'"),
+        (("model.npz",), "`mdp` must be an existing file; got 'model.npz'"),
+        (("log.csv",), "`mdp` must be an existing file; got 'log.csv'"),
         (("NoSuch-v0",), "got 'NoSuch-v0'"),
         (("NoSuch-v0",), "Other options: baird_star"),
         (("CartPole-v1",), "CartPole-v1 has none"),
@@ -357,7 +357,9 @@ def test_wrong_policies(run: Callable, policy: np.ndarray, text: str) -> None:
 
 def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(run: Callable) -> None:
     Path("taken").write_text("")
-    assert "`output`: the folder 'taken' cannot be made: File exists." in one_line(*run("chain", "--output", "taken"))
+    assert "`output` must be a folder that can be made; got 'taken' (File exists)." in one_line(
+        *run("chain", "--output", "taken")
+    )
     assert "Not a directory" in one_line(*run("chain", "--output", "taken/inside"))
 
 
@@ -376,7 +378,7 @@ def test_pictures_need_an_extra_and_say_so(run: Callable, monkeypatch: pytest.Mo
 
 def test_the_exit_code_reaches_the_shell(tmp_path: Path) -> None:
     done = offtrace("nowhere.npz", cwd=tmp_path)
-    assert "there is no file" in one_line(done.returncode, done.stdout, done.stderr)
+    assert "must be an existing file" in one_line(done.returncode, done.stdout, done.stderr)
 
 
 def test_help_shows_an_example(run: Callable) -> None:

@@ -522,10 +522,10 @@ def test_wrong_input_is_one_line(tmp_path: Path, results: Path, capsys: pytest.C
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     for arguments, words in (
-        ((), "name a file"),
-        ((tmp_path / "nothing.sqlite",), "there is no file"),
+        ((), "Name a file"),
+        ((tmp_path / "nothing.sqlite",), "must be existing files"),
         ((text,), "is not a file of results"),
-        ((tmp_path / "empty.sqlite",), "must have a run"),
+        ((tmp_path / "empty.sqlite",), "must have at least one run"),
         ((results, "--output", in_the_way), "file"),
         ((results, "--formats", "gif", "--output", tmp_path / "r"), "`formats` must be of png, svg, pdf; got 'gif'"),
     ):

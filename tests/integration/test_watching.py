@@ -605,7 +605,7 @@ def test_what_cannot_be_watched_is_refused_before_it_is_played(tmp_path: Path) -
         (tmp_path / "film.avi", r"`output` must end in \.gif or \.mp4"),
         (tmp_path / "film", r"`output` must end in \.gif or \.mp4"),
         (tmp_path / "folder.gif", "is a folder"),
-        (tmp_path / "file" / "film.gif", "cannot be made"),
+        (tmp_path / "file" / "film.gif", "must be in a folder that can be made"),
     ):
         with pytest.raises(ValueError, match=says):
             record(player, output, **SETTINGS)

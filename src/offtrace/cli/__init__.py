@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
         with suppress(OSError):  # the terminal may be gone
             print("offtrace: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # nobody reads the output any more
+    except BrokenPipeError:  # the reader of the output has gone
         discard(sys.stdout)
         sys.exit(DONE)
     except Exception as error:

@@ -124,6 +124,8 @@ def _prepare(output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
         import offtrace.report.charts  # noqa: F401
     except OSError as error:
-        raise ValueError(f"`output`: the folder {str(output)!r} cannot be made: {error.strerror}.") from None
+        raise ValueError(
+            f"`output` must be a folder that can be made; got {str(output)!r} ({error.strerror})."
+        ) from None
     except ImportError as error:
         raise ValueError(f"`output`: {error}") from None

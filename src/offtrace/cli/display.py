@@ -66,9 +66,9 @@ class Display:
         self._best = math.nan
         self._evaluation = self._best_evaluation = math.nan
         self._evaluated_at = 0
-        self._evaluation_told = False
-        self._told = 0
-        self._speed_told = False
+        self._is_evaluation_printed = False
+        self._tenths_printed = 0
+        self._is_speed_printed = False
 
     # -- called by the training loop --
 
@@ -100,21 +100,21 @@ class Display:
     def recall(self, reports: Iterable[Report]) -> None:
         """Add the reports from before a run was resumed: they are in the curve and do not count for the speed."""
         for report in reports:
-            self._take(report)
-        self._told = self._tenth
+            self._add(report)
+        self._tenths_printed = self._tenth
 
     def show(self, report: Report) -> None:
         """Add the report of one more tick."""
         now = self._clock()
         updates_before = self._reports[-1].num_updates if self._reports else 0
         learned = report.num_updates > updates_before
-        self._take(report)
+        self._add(report)
         if learned:
             self._points.append((now, report.num_steps))
         for event in report.events:
             self._print(f"At step {count(report.num_steps)}: {event}", style="yellow")
         if self._live is None and not self.quiet:
-            self._tell()
+            self._print_tick()
 
     def say(self, line: str) -> None:
         """Print a warning or a note, above the live view."""
@@ -141,13 +141,13 @@ class Display:
 
     # -- the state of the run --
 
-    def _take(self, report: Report) -> None:
+    def _add(self, report: Report) -> None:
         self._reports.append(report)
         self._recent = weighted_mean(self._reports[-RECENT:])
         self._best = best(self._best, self._recent[0])
         if report.evaluation is not None:
             self._evaluation, self._evaluated_at = report.evaluation, report.num_steps
-            self._evaluation_told = False
+            self._is_evaluation_printed = False
             self._best_evaluation = best(self._best_evaluation, report.evaluation)
 
     @property
@@ -186,26 +186,26 @@ class Display:
         text = self._encodable(Text(printable(line), style=style))
         self.console.print(text, soft_wrap=soft_wrap or not self.console.is_interactive)
 
-    def _tell(self) -> None:
+    def _print_tick(self) -> None:
         """Print a line at every tenth of the run, and when its speed is first known.
 
         An evaluation is in the first line after it, with its step if that was an earlier one.
         """
         speed = self.steps_per_second
         now = self._clock()
-        if self._tenth <= self._told and (self._speed_told or speed is None):
+        if self._tenth <= self._tenths_printed and (self._is_speed_printed or speed is None):
             return
-        self._told = self._tenth
-        self._speed_told = self._speed_told or speed is not None
+        self._tenths_printed = self._tenth
+        self._is_speed_printed = self._is_speed_printed or speed is not None
         parts = [
             f"{percent(self._share):>4}",
             f"{count(self._num_steps):>{len(count(self.total_steps))}} of {count(self.total_steps)} steps",
             f"return {number(self._recent[0])}",
         ]
-        if not (math.isnan(self._evaluation) or self._evaluation_told):
+        if not (math.isnan(self._evaluation) or self._is_evaluation_printed):
             before = "" if self._evaluated_at == self._num_steps else f" at step {count(self._evaluated_at)}"
             parts.append(f"evaluation {number(self._evaluation)}{before}")
-            self._evaluation_told = True
+            self._is_evaluation_printed = True
         if speed is not None:
             parts.append(rate(speed))
         if self._complete:

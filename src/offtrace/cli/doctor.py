@@ -33,8 +33,8 @@ def doctor(
 ) -> None:
     """Check your implementation of Retrace on windows worked out by hand, and name its mistake.
 
-    MODULE is imported, which runs its code; the current folder is searched first. The names of FUNCTION's parameters
-    tell how to call it. If they do not, write an adapter and name the adapter:
+    MODULE is imported, which runs its code; the current folder is searched first. FUNCTION is called by
+    the names of its parameters. If they are not understood, write an adapter and name the adapter:
 
         def adapter(window):  # one stream; row t is the paper's step t
             return my_retrace(window.q, window.a, window.r, window.discount,

@@ -30,7 +30,7 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def stop_requests() -> Generator[Callable[[], bool], None, None]:
-    """Yield a function that tells whether a stop was requested by a signal; a second signal exits at once.
+    """Yield a function that returns True after a signal has requested a stop; a second signal exits at once.
 
     A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
 
@@ -60,7 +60,7 @@ def stop_requests() -> Generator[Callable[[], bool], None, None]:
 
 
 def _exit_on_second(numbers: socket.socket) -> None:
-    """Read signal numbers until the socket closes; exit the process at the second one that asks for a stop."""
+    """Read signal numbers until the socket closes; exit the process at the second one that requests a stop."""
     seen = 0
     while number := numbers.recv(1):
         seen += number[0] in STOP_SIGNALS

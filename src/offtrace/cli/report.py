@@ -45,7 +45,7 @@ def report(
         raise ValueError("`results` must not be empty. Name a file: `offtrace report results.sqlite`.")
     for path in results:
         if not path.exists():
-            raise ValueError(f"`results`: there is no file {str(path)!r}. `offtrace sweep` makes one.")
+            raise ValueError(f"`results` must be existing files; got {str(path)!r}. `offtrace sweep` makes one.")
     try:
         from offtrace.report import folder
     except ImportError as error:

@@ -58,7 +58,7 @@ GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (FINAL )?(\w+)")
 
 
 class Console(rich.console.Console):
-    """A rich console that goes quiet when nobody reads its output any more; `closed` tells."""
+    """A rich console that goes quiet, and is `closed`, when the reader of its output has gone."""
 
     closed = False
 

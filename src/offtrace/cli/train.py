@@ -76,7 +76,7 @@ def train(
         )
         watcher.finish(result)
     if console.closed:
-        print(f"offtrace: nobody reads the output any more. {watcher.last_line(result)}", file=sys.stderr)
+        print(f"offtrace: the output was closed. {watcher.last_line(result)}", file=sys.stderr)
         sys.exit(DONE if result.finished else INTERRUPTED)
     if json:
         rows = {"mean_return": result.mean_return, "returns": result.returns, "folder": str(folder)}

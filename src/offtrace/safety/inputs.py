@@ -35,7 +35,7 @@ def read_model(name: str, gamma: float | None) -> tuple[Model, Arrays]:
     path = Path(name)
     if path.suffix in (".npz", ".csv"):
         if not path.exists():
-            raise ValueError(f"`mdp`: there is no file {name!r}.")
+            raise ValueError(f"`mdp` must be an existing file; got {name!r}.")
         arrays = _read_csv(path) if path.suffix == ".csv" else _read_npz(path)
         try:
             return _from_arrays(arrays, name, gamma)

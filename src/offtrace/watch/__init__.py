@@ -119,5 +119,7 @@ def _writer(path: Path, fps: float) -> Callable[..., None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"`output`: the folder {str(path.parent)!r} cannot be made: {error.strerror}.") from None
+        raise ValueError(
+            f"`output` must be in a folder that can be made; got {str(path.parent)!r} ({error.strerror})."
+        ) from None
     return write
