@@ -94,11 +94,14 @@ def table(result: Result) -> Table:
     """Return a table of times, their spread, and how many times faster ours is: one section per row."""
     benchmark = result.benchmark
     headings = list(dict.fromkeys(heading for row in result.rows for heading in (*row.ratios, *row.columns)))
-    title = benchmark.question if result.complete else f"{benchmark.question} (interrupted)"
+    title = benchmark.question
+    if not result.complete:
+        title += " (interrupted)"
     caption = "Medians ± half the quartiles' distance; ÷: time over the time of ours"
     shown = new_table(title, caption)
     shown.add_column("", no_wrap=True)
-    for heading in ("time", "±", *(f"÷ {name}" if name in benchmark.ours else name for name in headings)):
+    ratios = {name: f"÷ {name}" for name in benchmark.ours}
+    for heading in ("time", "±", *(ratios.get(name, name) for name in headings)):
         shown.add_column(heading, justify="right", vertical="bottom")
     for row in result.rows:
         shown.add_section()
@@ -129,5 +132,8 @@ def notes(result: Result) -> list[str]:
             rows.setdefault(f"Left out: {name} ({reason})", []).append(row.row)
         if row.others is not None and row.others > BUSY_CORES:
             rows.setdefault("Other processes were busy: measure again when they are idle", []).append(row.row)
-    everywhere = len(result.rows)
-    return [note if len(labels) == everywhere else f"{note}, at {', '.join(labels)}" for note, labels in rows.items()]
+    lines = []
+    for note, labels in rows.items():
+        is_everywhere = len(labels) == len(result.rows)
+        lines.append(note if is_everywhere else f"{note}, at {', '.join(labels)}")
+    return lines

@@ -137,7 +137,9 @@ class Display:
         if len(self._points) < 2:
             return None
         (start, before), (end, after) = self._points[0], self._points[-1]
-        return (after - before) / (end - start) if end > start and after > before else None
+        if end <= start or after <= before:
+            return None
+        return (after - before) / (end - start)
 
     # -- the state of the run --
 
@@ -156,11 +158,15 @@ class Display:
 
     @property
     def _share(self) -> float:
-        return min(1.0, self._num_steps / self.total_steps) if self.total_steps > 0 else 1.0
+        if self.total_steps <= 0:
+            return 1.0
+        return min(1.0, self._num_steps / self.total_steps)
 
     @property
     def _tenth(self) -> int:
-        return 10 * self._num_steps // self.total_steps if self._share < 1 else 10
+        if self._share >= 1:
+            return 10
+        return 10 * self._num_steps // self.total_steps
 
     @property
     def _complete(self) -> bool:
@@ -203,8 +209,10 @@ class Display:
             f"return {number(self._recent[0])}",
         ]
         if not (math.isnan(self._evaluation) or self._is_evaluation_printed):
-            before = "" if self._evaluated_at == self._num_steps else f" at step {count(self._evaluated_at)}"
-            parts.append(f"evaluation {number(self._evaluation)}{before}")
+            part = f"evaluation {number(self._evaluation)}"
+            if self._evaluated_at != self._num_steps:
+                part += f" at step {count(self._evaluated_at)}"
+            parts.append(part)
             self._is_evaluation_printed = True
         if speed is not None:
             parts.append(rate(speed))
@@ -291,8 +299,11 @@ class Display:
         ]
         distance: list[Part] = [("‖π−μ‖₁", fixed(now.off_policy, 2))]
         ages = [UNKNOWN if math.isnan(value) else fixed(value, 2) for value in now.off_policy_by_age]
-        by_age: list[Part] = [("newest to oldest", "  ".join(ages))]
-        ends: list[Part] = [("newest", ages[0]), ("oldest", ages[-1])] if ages else []
+        by_age: list[Part] = []
+        ends: list[Part] = []
+        if ages:
+            by_age = [("newest to oldest", "  ".join(ages))]
+            ends = [("newest", ages[0]), ("oldest", ages[-1])]
         learner: list[Part] = [
             ("loss", number(now.loss, "nan")),
             ("Q", number(now.q, "nan")),
@@ -302,7 +313,7 @@ class Display:
         ]
         return [
             row("Traces", width, traces),
-            row("Off-policy", width, [*distance, *(by_age if ages else [])], [*distance, *ends]),
+            row("Off-policy", width, [*distance, *by_age], [*distance, *ends]),
             row("Learner", width, learner),
         ]
 

@@ -55,7 +55,9 @@ def weighted_mean(reports: Iterable[Report], field: str = "episode_return") -> t
         if report.num_episodes and math.isfinite(value):
             total += report.num_episodes * value
             episodes += report.num_episodes
-    return (total / episodes if episodes else math.nan), episodes
+    if not episodes:
+        return math.nan, 0
+    return total / episodes, episodes
 
 
 def best(before: float, value: float) -> float:
@@ -84,6 +86,14 @@ def sparkline(reports: Sequence[Report], width: int) -> tuple[str, float, float]
     high = max(known)
     span = high - low
     if not 0 < span < math.inf:
-        return "".join(" " if math.isnan(v) else LEVELS[3] for v in values), low, high
-    levels = [value if math.isnan(value) else min(7, int(8 * ((value - low) / span))) for value in values]
-    return "".join(" " if math.isnan(level) else LEVELS[int(level)] for level in levels), low, high
+        span = math.inf  # a flat curve, or one beyond all numbers, is in the middle
+    return "".join(_level(value, low, span) for value in values), low, high
+
+
+def _level(value: float, low: float, span: float) -> str:
+    """Return the character of a value; blank for nan."""
+    if math.isnan(value):
+        return " "
+    if math.isinf(span):
+        return LEVELS[3]
+    return LEVELS[min(7, int(8 * ((value - low) / span)))]

@@ -33,7 +33,9 @@ def short(value: int) -> str:
 
 def fixed(value: float, decimals: int) -> str:
     """Return a small number with a fixed number of decimals, and a large one as `number` does."""
-    return f"{value:.{decimals}f}" if abs(value) < 9.995 else number(value, "nan")
+    if abs(value) < 9.995:
+        return f"{value:.{decimals}f}"
+    return number(value, "nan")
 
 
 def count(value: float) -> str:
@@ -59,7 +61,9 @@ def percent(share: float) -> str:
     >>> percent(0.999), percent(1.0), percent(float("nan"))
     ('99%', '100%', '–')
     """
-    return f"{math.floor(100 * share + 1e-9)}%" if math.isfinite(share) else UNKNOWN
+    if not math.isfinite(share):
+        return UNKNOWN
+    return f"{math.floor(100 * share + 1e-9)}%"
 
 
 def rate(speed: float) -> str:
@@ -80,8 +84,10 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return UNKNOWN
     whole = round(seconds)
+    if whole >= 1096 * 86_400:
+        return "over 3 years"
     if whole >= 1000 * 86_400:
-        return "over 3 years" if whole >= 1096 * 86_400 else f"{whole // 86_400:,} d"
+        return f"{whole // 86_400:,} d"
     for (size, name), (smaller, small_name) in (
         ((86_400, "d"), (3_600, "h")),
         ((3_600, "h"), (60, "min")),

@@ -63,7 +63,9 @@ class SweepLines:
         self._printed = now
         passed = now - self._started
         share = (progress.num_steps - self._first_steps) / max(1, progress.total_steps - self._first_steps)
-        left = f", about {duration(passed / share - passed)} left" if 0 < share < 1 else ""
+        left = ""
+        if 0 < share < 1:
+            left = f", about {duration(passed / share - passed)} left"
         self.print(f"{runs_so_far(progress)}; {steps_so_far(progress)}; {duration(passed)} so far{left}")
 
     def print(self, line: str) -> None:

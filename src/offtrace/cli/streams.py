@@ -121,12 +121,17 @@ def _word(sign: str) -> str:
     name = unicodedata.name(sign, "")
     if found := GREEK.match(name):
         word = {"lamda": "lambda"}.get(found[3].lower(), found[3].lower())
-        return word if found[1] == "SMALL" else word.capitalize()
+        if found[1] == "CAPITAL":
+            return word.capitalize()
+        return word
     if name.startswith("BOX DRAWINGS"):
         lines = {"HORIZONTAL": "-", "VERTICAL": "|"}
-        return lines.get(name.split()[-1], "+") if len(name.split()) == 4 else "+"
+        words = name.split()
+        return lines.get(words[-1], "+") if len(words) == 4 else "+"
     if name.endswith("BLOCK") or " BLOCK" in name:
         return "#"
     plain = "".join(WORDS.get(part, part) for part in unicodedata.normalize("NFKD", sign))
     plain = "".join(part for part in plain if not unicodedata.combining(part))
-    return plain if plain and plain.isascii() else sign.encode("ascii", "backslashreplace").decode()
+    if plain and plain.isascii():
+        return plain
+    return sign.encode("ascii", "backslashreplace").decode()

@@ -156,16 +156,15 @@ def _table(scores: Sequence[dict[str, Any]]) -> Table:
     table = new_table(caption=caption)
     for name in ("environment", "algorithm"):
         table.add_column(name)
-    for name in ("λ", "runs", *(["diverged"] if has_diverged else []), "score"):
-        table.add_column(name, justify="right")
+    for name in ("λ", "runs", "diverged", "score"):
+        if name != "diverged" or has_diverged:
+            table.add_column(name, justify="right")
     env_above = ""
     for row in scores:
-        cells = [
-            Text(printable(row["env"] if row["env"] != env_above else "")),
-            Text(printable(row["trace"])),
-            "" if row["trace"].partition(".")[0] in ("dqn", "one_step") else f"{row['lambda']:g}",
-            str(row["num_runs"]),
-        ]
+        env = row["env"] if row["env"] != env_above else ""
+        has_lambda = row["trace"].partition(".")[0] not in ("dqn", "one_step")
+        lambda_ = f"{row['lambda']:g}" if has_lambda else ""
+        cells = [Text(printable(env)), Text(printable(row["trace"])), lambda_, str(row["num_runs"])]
         if has_diverged:
             cells.append(str(row["num_diverged"]))
         cells.append("–" if row["score"] is None else number(row["score"]))

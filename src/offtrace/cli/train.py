@@ -1,7 +1,6 @@
 """`offtrace train ENV`."""
 
 import dataclasses
-import json as json_module
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from offtrace.cli.display import Display
 from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import stop_requests
 from offtrace.cli.numbers import count
-from offtrace.cli.streams import Console
+from offtrace.cli.streams import Console, print_json
 
 RUNS = Path("runs")
 
@@ -62,7 +61,8 @@ def train(
     command += [f"--{name}" for name, is_on in switches.items() if is_on]
     if resume and (folder / "spec.json").exists():
         plans = read_specs(folder)
-        spec = continued(spec, plans[0]) if len(plans) == 1 else spec
+        if len(plans) == 1:
+            spec = continued(spec, plans[0])
     watcher = _TrainingWatcher(console, folder, shlex.join(command), quiet=quiet)
     with watcher, stop_requests() as is_stop_requested:
         result = run(
@@ -79,8 +79,10 @@ def train(
         print(f"offtrace: the output was closed. {watcher.last_line(result)}", file=sys.stderr)
         sys.exit(DONE if result.finished else INTERRUPTED)
     if json:
-        rows = {"mean_return": result.mean_return, "returns": result.returns, "folder": str(folder)}
-        print(json_module.dumps(rows if result.finished else {"folder": str(folder)}, indent=2))
+        rows: dict[str, Any] = {}
+        if result.finished:
+            rows = {"mean_return": result.mean_return, "returns": result.returns}
+        print_json({**rows, "folder": str(folder)})
     if not result.finished:
         sys.exit(INTERRUPTED)
 

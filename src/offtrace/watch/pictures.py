@@ -123,7 +123,9 @@ def cells(env: Environment, state: State) -> np.ndarray | None:
     _entry(PICTURES, env)
     if env.name.startswith("mdp/"):
         return _mdp_cells(env, state)
-    return CELLS[env.name](env, state) if env.name in CELLS else None
+    if env.name not in CELLS:
+        return None
+    return CELLS[env.name](env, state)
 
 
 def _entry(table: Mapping[str, Callable], env: Any) -> Callable:
@@ -155,7 +157,9 @@ def _catch_colours(env: Any, state: State) -> tuple[Colour, Colour]:
     """Return the colours of ball and paddle; once the ball has landed, green for a catch and red for a miss."""
     if int(state.row) < env.rows - 1:
         return YELLOW, BLUE
-    return (GREEN, GREEN) if int(state.column) == int(state.paddle) else (RED, BLUE)
+    if int(state.column) == int(state.paddle):
+        return GREEN, GREEN
+    return RED, BLUE
 
 
 def _catch_cells(env: Any, state: State) -> np.ndarray:
@@ -174,7 +178,8 @@ def _catch(env: Any, state: State) -> np.ndarray:
     drawing.box((left + 0.06 * side, top + 0.62 * side), (left + 0.94 * side, top + 0.92 * side), paddle, 0.15 * side)
     centre = cell_centre(env.rows, env.columns, int(state.row), int(state.column))
     landed = int(state.row) == env.rows - 1  # it then lies on the paddle or on the ground
-    drawing.disc((centre[0], centre[1] - (0.14 * side if landed else 0)), 0.28 * side, ball)
+    height = 0.14 * side if landed else 0
+    drawing.disc((centre[0], centre[1] - height), 0.28 * side, ball)
     return drawing.finished()
 
 
