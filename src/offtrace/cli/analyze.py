@@ -9,6 +9,7 @@ import tyro
 from rich.markup import escape
 
 from offtrace import safety
+from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
 from offtrace.cli.streams import Console, print_json
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP
@@ -20,22 +21,14 @@ DEFAULT_BEHAVIOUR = "epsilon_greedy:0.1"
 
 
 def analyze(
-    mdp: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MDP", help_behavior_hint="")] = "",
-    gamma: Annotated[
-        float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: the file's, or 0.99)")
-    ] = None,
-    target: Annotated[
-        str, tyro.conf.arg(metavar="POLICY", help_behavior_hint=f"(default: the file's, or {DEFAULT_TARGET})")
-    ] = "",
-    behaviour: Annotated[
-        str, tyro.conf.arg(metavar="POLICY", help_behavior_hint=f"(default: the file's, or {DEFAULT_BEHAVIOUR})")
-    ] = "",
-    traces: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …", help_behavior_hint="(default: all)")] = (),
-    lambdas: Annotated[tuple[float, ...], tyro.conf.arg(metavar="FLOAT …")] = safety.LAMBDAS,
+    mdp: Annotated[tyro.conf.Positional[str], option("MDP", "")] = "",
+    gamma: Annotated[float | None, option("FLOAT", "the file's, or 0.99")] = None,
+    target: Annotated[str, option("POLICY", f"the file's, or {DEFAULT_TARGET}")] = "",
+    behaviour: Annotated[str, option("POLICY", f"the file's, or {DEFAULT_BEHAVIOUR}")] = "",
+    traces: Annotated[tuple[str, ...], option("NAME …", "all")] = (),
+    lambdas: Annotated[tuple[float, ...], option("FLOAT …")] = safety.LAMBDAS,
     accuracy: float = 0.01,
-    output: Annotated[
-        Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: write nothing)")
-    ] = None,
+    output: Annotated[Path | None, option("PATH", "write nothing")] = None,
     list: Annotated[bool, tyro.conf.arg(name="list")] = False,
     json: bool = False,
 ) -> None:

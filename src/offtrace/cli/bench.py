@@ -10,6 +10,7 @@ from rich.text import Text
 
 from offtrace import bench as library
 from offtrace.bench import Result, Row
+from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
 from offtrace.cli.streams import Console, print_json
 from offtrace.cli.tables import new_table
@@ -19,9 +20,7 @@ BUSY_CORES = 0.1
 
 
 def bench(
-    names: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME …", help_behavior_hint="(default: all)")
-    ] = (),
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], option("NAME …", "all")] = (),
     quick: bool = False,
     output: Path = Path("bench-results"),
     list: Annotated[bool, tyro.conf.arg(name="list")] = False,

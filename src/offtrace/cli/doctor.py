@@ -10,23 +10,17 @@ from typing import Annotated, Any
 
 import tyro
 
+from offtrace.cli.options import option
 from offtrace.cli.streams import Console, print_json
 from offtrace.doctor import MISTAKES, check
 from offtrace.doctor.conventions import LIBRARIES, remedy
 
 
 def doctor(
-    function: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="MODULE:FUNCTION", help_behavior_hint="")
-    ] = "",
-    convention: Annotated[
-        str, tyro.conf.arg(metavar="WORDS", help_behavior_hint="(default: found from the parameters)")
-    ] = "",
-    trace: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: found from the results)")] = "",
-    lambda_: Annotated[
-        float | None,
-        tyro.conf.arg(name="lambda", metavar="FLOAT", help_behavior_hint="(default: found from the results)"),
-    ] = None,
+    function: Annotated[tyro.conf.Positional[str], option("MODULE:FUNCTION", "")] = "",
+    convention: Annotated[str, option("WORDS", "found from the parameters")] = "",
+    trace: Annotated[str, option("NAME", "found from the results")] = "",
+    lambda_: Annotated[float | None, option("FLOAT", "found from the results", name="lambda")] = None,
     strict: bool = False,
     list: Annotated[bool, tyro.conf.arg(name="list")] = False,
     json: bool = False,

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.cli.numbers import printable
+from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
 from offtrace.cli.streams import Console, print_json, warn
 from offtrace.cli.tables import VERDICT_STYLES, new_table
@@ -25,7 +26,7 @@ def report(
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RESULTS …", help_behavior_hint="(required)")
     ],
     output: Path = Path("report"),
-    formats: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FORMAT …")] = ("png", "svg", "pdf"),
+    formats: Annotated[tuple[str, ...], option("FORMAT …")] = ("png", "svg", "pdf"),
     json: bool = False,
 ) -> None:
     """Make a page with tables and figures from stored results, and a verdict on each of the paper's claims.

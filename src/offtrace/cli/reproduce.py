@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
 from rich.markup import escape
 
 from offtrace.cli import extras
 from offtrace.cli.exit_codes import BROKEN, INTERRUPTED
+from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
 from offtrace.cli.report import print_findings, print_troubles
 from offtrace.cli.streams import Console, print_json
@@ -21,7 +21,7 @@ def reproduce(
     scale: Literal["pocket", "minatar", "atari"] = "pocket",
     output: Path = Path("reproduction"),
     first_seed: int = 0,
-    jobs: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: one per core)")] = None,
+    jobs: Annotated[int | None, option("INT", "one per core")] = None,
     json: bool = False,
 ) -> None:
     """Reproduce the paper on this machine, and make one page of the results.

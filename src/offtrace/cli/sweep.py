@@ -13,50 +13,33 @@ from rich.text import Text
 
 from offtrace.cli.exit_codes import BROKEN, INTERRUPTED
 from offtrace.cli.numbers import number, printable
+from offtrace.cli.options import option
 from offtrace.cli.report import print_troubles
 from offtrace.cli.streams import Console, print_json
 from offtrace.cli.sweep_progress import check_first_seed, check_jobs, run_sweep
 from offtrace.cli.tables import new_table
 
-CHOSEN = "(default: the preset's, or what suits the environment)"
+CHOSEN = "the preset's, or what suits the environment"
 
 
 def sweep(
-    envs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="ENV …", help_behavior_hint="(default: the preset's)"),
-    ] = (),
+    envs: Annotated[tyro.conf.Positional[tuple[str, ...]], option("ENV …", "the preset's")] = (),
     preset: Annotated[
         Literal["figure_1", "table_2", "table_3", "ladder"] | None,
-        tyro.conf.arg(metavar="{figure_1,table_2,table_3,ladder}", help_behavior_hint="(default: none)"),
+        option("{figure_1,table_2,table_3,ladder}", "none"),
     ] = None,
-    scale: Annotated[
-        Literal["pocket", "minatar", "atari"] | None,
-        tyro.conf.arg(metavar="{pocket,minatar,atari}", help_behavior_hint="(default: pocket)"),
-    ] = None,
-    traces: Annotated[
-        tuple[str, ...],
-        tyro.conf.arg(
-            metavar="NAME …", help_behavior_hint="(default: the preset's, or retrace tree_backup q_lambda dqn)"
-        ),
-    ] = (),
-    lambdas: Annotated[
-        tuple[float, ...], tyro.conf.arg(metavar="FLOAT …", help_behavior_hint="(default: the preset's, or 1)")
-    ] = (),
-    num_seeds: Annotated[
-        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: the preset's, or 4)")
-    ] = None,
+    scale: Annotated[Literal["pocket", "minatar", "atari"] | None, option("{pocket,minatar,atari}", "pocket")] = None,
+    traces: Annotated[tuple[str, ...], option("NAME …", "the preset's, or retrace tree_backup q_lambda dqn")] = (),
+    lambdas: Annotated[tuple[float, ...], option("FLOAT …", "the preset's, or 1")] = (),
+    num_seeds: Annotated[int | None, option("INT", "the preset's, or 4")] = None,
     first_seed: int = 0,
-    num_steps: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=CHOSEN)] = None,
-    step_size: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=CHOSEN)] = None,
+    num_steps: Annotated[int | None, option("INT", CHOSEN)] = None,
+    step_size: Annotated[float | None, option("FLOAT", CHOSEN)] = None,
     output: Path = Path("results.sqlite"),
-    jobs: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: one per core)")] = None,
+    jobs: Annotated[int | None, option("INT", "one per core")] = None,
     engine: Literal["local", "ray"] = "local",
     ray_address: Annotated[
-        str | None,
-        tyro.conf.arg(
-            metavar="ADDRESS", help_behavior_hint="(default: $RAY_ADDRESS, else a cluster started here for the sweep)"
-        ),
+        str | None, option("ADDRESS", "$RAY_ADDRESS, else a cluster started here for the sweep")
     ] = None,
     json: bool = False,
 ) -> None:

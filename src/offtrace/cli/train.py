@@ -15,6 +15,7 @@ from offtrace.cli.display import Display
 from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import stop_requests
 from offtrace.cli.numbers import count
+from offtrace.cli.options import option
 from offtrace.cli.streams import Console, print_json
 
 RUNS = Path("runs")
@@ -22,9 +23,7 @@ RUNS = Path("runs")
 
 def train(
     spec: Annotated[TrainSpec, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes],
-    output: Annotated[
-        Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: runs/ENV-TRACE-SEED)")
-    ] = None,
+    output: Annotated[Path | None, option("PATH", "runs/ENV-TRACE-SEED")] = None,
     resume: bool = False,
     allow_changes: bool = False,
     tensorboard: bool = False,

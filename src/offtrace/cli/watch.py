@@ -7,15 +7,14 @@ import tyro
 from rich import filesize
 from rich.markup import escape
 
+from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
 from offtrace.cli.streams import Console, warn
 
 
 def watch(
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")],
-    output: Annotated[
-        Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: show it in the terminal)")
-    ] = None,
+    run: Annotated[tyro.conf.Positional[Path], option("RUN")],
+    output: Annotated[Path | None, option("PATH", "show it in the terminal")] = None,
     num_episodes: int = 1,
     max_steps: int = 1_000,
     seed: int = 0,
