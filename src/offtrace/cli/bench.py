@@ -97,7 +97,7 @@ def table(result: Result) -> Table:
     if not result.complete:
         title += " (interrupted)"
     caption = "Medians ± half the quartiles' distance; ÷: time over the time of ours"
-    shown = new_table(title, caption)
+    shown = new_table(title, caption, is_dense=True)
     shown.add_column("", no_wrap=True)
     ratios = {name: f"÷ {name}" for name in benchmark.ours}
     for heading in ("time", "±", *(ratios.get(name, name) for name in headings)):

@@ -7,8 +7,11 @@ from rich.text import Text
 VERDICT_STYLES = {"holds": "green", "does not hold": "red", "cannot tell": "dim"}
 
 
-def new_table(title: str = "", caption: str = "") -> Table:
-    """Return an empty table: a line under the header, no frame, title and caption at the left."""
+def new_table(title: str = "", caption: str = "", *, is_dense: bool = False) -> Table:
+    """Return an empty table: a line under the header, no frame, title and caption at the left.
+
+    Columns are two spaces apart, or one if the table is dense.
+    """
     return Table(
         title=Text(title, style="bold") if title else None,
         caption=Text(caption, style="dim") if caption else None,
@@ -17,5 +20,5 @@ def new_table(title: str = "", caption: str = "") -> Table:
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=(0, 0 if is_dense else 1, 0, 0),
     )
