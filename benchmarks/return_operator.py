@@ -257,7 +257,7 @@ BENCHMARK = Benchmark(
     answer=definition,
     contenders={
         "offtrace": ours,
-        "offtrace, checked": ours_checked,
+        "offtrace, door checks": ours_checked,
         "offtrace, torch": ours_torch,
         "offtrace, jax.jit": ours_jax,
         "rlax retrace, jit": rlax_retrace,

@@ -108,7 +108,7 @@ BENCHMARK = Benchmark(
     answer=definition,
     contenders={
         "offtrace": ours,
-        "offtrace, checked": ours_checked,
+        "offtrace, door checks": ours_checked,
         "NumPy, start by start": numpy_double_loop,
         "NumPy, all starts": numpy_all_starts,
     },

@@ -1,7 +1,6 @@
-"""Untrusted files read as data, and files written whole or not at all.
+"""Files of strangers, read as data: regular ones of a sensible size, and arrays that are as large as they say.
 
-Only regular files of limited size are read. The size that an array's header declares is compared
-with the bytes in the file before memory is allocated. Nothing is unpickled.
+What a header declares is checked against what is there before memory is taken for it. Nothing is unpickled.
 """
 
 import ast
@@ -11,58 +10,21 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 MAX_BYTES = 128 << 20
-"""Largest size of a file, packed and unpacked."""
+"""Of a file, and of all that is packed in it."""
 MAX_NUMBERS = 1 << 24
-"""Most numbers in all arrays of a file: whatever their dtype, they are computed with as float64."""
+"""In all arrays of a file: whatever they are stored as, they are computed with as float64."""
 MAX_HEADER = 10_000
-"""Most characters in the header of an array."""
-
-
-# -- writing -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def replacing(path: Path) -> Generator[Path, None, None]:
-    """Yield a temporary path beside `path`, which replaces `path` at the end and is removed after an error.
-
-    A reader sees the old file or the new one, never a part. The suffix is kept: some programs go by it.
-    """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    temporary.unlink(missing_ok=True)  # left by a killed process of the same number, or a link put there
-    try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_whole(path: Path, pieces: Iterable[bytes], *, sync: bool = False) -> None:
-    """Write a file whole or not at all. A link at `path` is replaced, not followed.
-
-    With `sync` the content is on the disk before the old file is replaced: it survives a power failure.
-    """
-    with replacing(path) as temporary, open(temporary, "xb") as file:
-        file.writelines(pieces)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-
-
-# -- reading -------------------------------------------------------------------------------------------------
+"""Characters of the header of an array."""
 
 
 def regular_file(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> Path:
-    """Return the path if it is a regular file of at most `limit` bytes; raise a ValueError otherwise.
+    """The path, if it is a regular file of at most `limit` bytes; a ValueError says what is wrong otherwise.
 
     >>> regular_file("/")
     Traceback (most recent call last):
@@ -81,7 +43,7 @@ def regular_file(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> Path:
 
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
-    """Read the array of a .npy file."""
+    """The array of a .npy file."""
     found = regular_file(path)
     try:
         with found.open("rb") as file:
@@ -93,11 +55,11 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Read the arrays of a .npz file, by name."""
+    """The arrays of a .npz file by name."""
     arrays: dict[str, np.ndarray] = {}
     try:
         if not zipfile.is_zipfile(regular_file(path)):
-            raise ValueError(f"{path} cannot be read: it is not an .npz file")
+            raise ValueError(f"{path} cannot be read: it is no .npz")
         with zipfile.ZipFile(path) as file:
             members = file.infolist()
             total = sum(member.file_size for member in members)
@@ -116,7 +78,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
                 left -= arrays[name].size
     except (OSError, EOFError, zlib.error, struct.error, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise ValueError(f"{path} cannot be read: {_reason(error)}") from None
-    except (NotImplementedError, RuntimeError) as error:  # an unknown compression; a password
+    except (NotImplementedError, RuntimeError) as error:  # a compression that is not known; a password
         raise ValueError(f"{path} cannot be read: {_reason(error)}") from None
     return arrays
 
@@ -127,13 +89,13 @@ def _reason(error: Exception) -> str:
 
 
 def _array(stream: IO[bytes], size: int, most: int) -> np.ndarray:
-    """Read an array of at most `most` numbers from a stream of `size` bytes in the .npy format."""
+    """An array of at most `most` numbers from a stream of `size` bytes in the format .npy."""
     start = stream.read(8)
     if len(start) < 8 or start[:6] != b"\x93NUMPY":
-        raise ValueError("it is not an .npy file")
+        raise ValueError("it is no .npy")
     width = {1: 2, 2: 4, 3: 4}.get(start[6])
     if width is None:
-        raise ValueError(f"its .npy version {start[6]} is unknown")
+        raise ValueError(f"it is a .npy of version {start[6]}, which is not known")
     length = int.from_bytes(stream.read(width), "little")
     if not 0 < length <= min(MAX_HEADER, size):
         raise ValueError(f"its header has {length:,} characters")

@@ -334,7 +334,7 @@ def test_wrong_models(run: Callable, arrays: dict[str, object], text: str) -> No
 
 def test_files_that_are_something_else(run: Callable) -> None:
     Path("model.npz").write_bytes(b"no archive")
-    assert "it is not an .npz file" in one_line(*run("model.npz"))
+    assert "model.npz cannot be read: it is no" in one_line(*run("model.npz"))
     for name in ("folder.npz", "folder.csv"):
         Path(name).mkdir()
         assert name in one_line(*run(name))

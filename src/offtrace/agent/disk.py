@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from offtrace.files import write_whole
+from offtrace.writing import write_whole
 
 LARGEST = 256 << 20
 """Bytes of a file of text; a progress of a million ticks is less."""

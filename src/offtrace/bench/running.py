@@ -15,8 +15,8 @@ from typing import Any
 
 from offtrace.bench.measuring import MIN_REPEATS, measure_row
 from offtrace.bench.records import Benchmark, Result
-from offtrace.files import write_whole
 from offtrace.threads import num_cores
+from offtrace.writing import write_whole
 
 LIBRARIES = ("offtrace", "numpy", "numba", "scipy", "jax", "jaxlib", "torch", "triton", "rlax", "gymnasium")
 

@@ -26,7 +26,6 @@ from typing import Any
 from offtrace.experiments import reasons
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import StoredRun
-from offtrace.files import write_whole
 from offtrace.report.charts import alt, vl_convert
 from offtrace.report.findings import (
     ASKED,
@@ -44,6 +43,7 @@ from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, chart_s
 from offtrace.report.sections import KINDS, listed, slug, study_part, unique
 from offtrace.scores import Claim, claims
 from offtrace.scores.comparison import Stretch, published_comparison
+from offtrace.writing import write_whole
 
 NOTES = (
     "A run has two scores. Its training score is the mean return of the training episodes that ended in the last "

@@ -1,9 +1,9 @@
-"""Episodes of an agent as frames: a picture, the observation, the Q-values and the action of every step.
+"""An agent plays, and every moment of it becomes a frame: what it saw, what it thought of it, what it did.
 
     for frame in play(policy, seed=0, max_steps=1000, num_episodes=2):
         frame.picture, frame.q, frame.action, frame.episode_return
 
-Environments that are pure functions are drawn by `pictures`; a Gymnasium environment renders itself.
+Pure environments are drawn by `pictures`; a Gymnasium environment draws itself.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from offtrace.watch.pictures import cells, picture
 
 
 class Policy(Protocol):
-    """A policy that is greedy in `q`, and its environment `make(env, **options)`."""
+    """Who plays, and where: the greedy actions of `q`, in the environment that `make(env, **options)` gives."""
 
     @property
     def env(self) -> str: ...
@@ -27,42 +27,42 @@ class Policy(Protocol):
     def options(self) -> dict[str, Any]: ...
 
     def q(self, observations: np.ndarray, /) -> np.ndarray:
-        """Map observations (N, *shape) to Q-values (N, A)."""
+        """(N, *shape) to (N, A)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One state x_t of an episode; T steps give T + 1 frames."""
+    """One moment x_t of an episode; T steps give T + 1 frames."""
 
     picture: np.ndarray
     """(H, W, 3) uint8."""
     cells: np.ndarray | None
-    """(rows, columns, 3) uint8 if the environment is a grid, else None."""
+    """(rows, columns, 3) uint8, where the environment is made of cells."""
     observation: np.ndarray
     action: int | None
-    """The action taken in x_t; None in the last frame."""
+    """What is done here; None in the last frame."""
     reward: float
-    """The reward on entering x_t; 0 in the first frame."""
+    """What came with x_t: 0 in the first frame."""
     episode: int
-    """Number of the episode, from 1."""
+    """From 1."""
     step: int
-    """The step t, from 0."""
+    """t, from 0."""
     episode_return: float
-    """Undiscounted return up to here."""
+    """Undiscounted, up to here."""
     q: np.ndarray | None
-    """Q-values (A,); None in the last frame."""
+    """(A,): what the agent expects of each action; None in the last frame."""
     ended: str
-    """How the episode ended: `terminated`, `truncated`, or `stopped` by `max_steps`; empty before the last frame."""
+    """Empty but in the last frame: `terminated`, `truncated`, or `stopped` by `max_steps`."""
 
 
 def play(
     policy: Policy, *, seed: int, max_steps: int, num_episodes: int = 1, epsilon: float = 0.0
 ) -> Generator[Frame, None, None]:
-    """Return the frames of `num_episodes` episodes of at most `max_steps` steps each.
+    """Frames of `num_episodes` episodes, each stopped after `max_steps` steps if it has not ended before.
 
-    The action is the first greedy one, or with probability `epsilon` a random one. The same seed
-    gives the same frames if the environment is deterministic given its seed.
+    The action is the first greedy one; with probability `epsilon` it is any. The same seed gives the same frames, if
+    the environment keeps to its seed.
 
     >>> from types import SimpleNamespace
     >>> stays = lambda x: np.array([[0.0, 1.0, 0.0]])
@@ -85,10 +85,7 @@ def _frames(
     stage = _stage(policy, seed)
     try:
         for episode in range(1, num_episodes + 1):
-            now = stage.reset()
-            total = 0.0
-            step = 0
-            ended = ""
+            now, total, step, ended = stage.reset(), 0.0, 0, ""
             while True:
                 total += now.reward
                 if now.terminated or now.truncated:
@@ -97,22 +94,11 @@ def _frames(
                     ended = "stopped"
                 q = None if ended else _values(policy, now.observation, stage.num_actions)
                 action = None if q is None else _action(q, epsilon, generator)
-                yield Frame(
-                    stage.picture(),
-                    stage.cells(),
-                    now.observation,
-                    action,
-                    now.reward,
-                    episode,
-                    step,
-                    total,
-                    q,
-                    ended,
-                )
+                look = stage.picture(), stage.cells()
+                yield Frame(*look, now.observation, action, now.reward, episode, step, total, q, ended)
                 if action is None:
                     break
-                now = stage.step(action)
-                step += 1
+                now, step = stage.step(action), step + 1
     finally:
         stage.close()
 
@@ -132,7 +118,7 @@ def _action(q: np.ndarray, epsilon: float, generator: np.random.Generator) -> in
     return int(q.argmax())
 
 
-# -- environments --------------------------------------------------------------------------------------------
+# -- where it plays ------------------------------------------------------------------------------------------
 
 
 class _Moment(NamedTuple):
@@ -143,7 +129,7 @@ class _Moment(NamedTuple):
 
 
 class _Stage(Protocol):
-    """One environment of any kind, with its current state."""
+    """One environment, whatever its kind, that knows where it stands."""
 
     num_actions: int
 
@@ -161,7 +147,7 @@ class _Stage(Protocol):
 def _stage(policy: Policy, seed: int) -> _Stage:
     if policy.env.startswith("atari/"):
         raise ValueError(
-            f"`env` must be an environment that can be watched; got {policy.env!r}. Atari cannot be watched yet."
+            f"`env` must be an environment that can be watched, which Atari's cannot yet; got {policy.env!r}."
         )
     made = make(policy.env, **policy.options)
     if policy.env.startswith("gymnasium/"):
@@ -170,18 +156,12 @@ def _stage(policy: Policy, seed: int) -> _Stage:
 
 
 class _Pure:
-    """An environment of pure functions, which `pictures` draws."""
-
     def __init__(self, env: Any, seed: int) -> None:
         import jax
 
-        self.num_actions = env.num_actions
-        self._env = env
-        self._reset = jax.jit(env.reset)
-        self._step = jax.jit(env.step)
-        self._split = jax.random.split
-        self._key = jax.random.key(seed)
-        self._state = None
+        self.num_actions, self._env = env.num_actions, env
+        self._reset, self._step, self._split = jax.jit(env.reset), jax.jit(env.step), jax.random.split
+        self._key, self._state = jax.random.key(seed), None
 
     def reset(self) -> _Moment:
         self._key, used = self._split(self._key)
@@ -218,26 +198,24 @@ class _Rendered:
         kept = {key: value for key, value in options.items() if key not in (*own_options(), "render_mode")}
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*render_mode")  # an error below
+                warnings.filterwarnings("ignore", message=".*render_mode")  # refused below
                 self._env = made(spec, render_mode="rgb_array", **kept)
         except TypeError as error:
             if "render_mode" not in str(error):
                 raise
-            raise self._not_rendered("it takes no `render_mode`") from error
+            raise self._unseen("it takes no `render_mode`") from error
         try:
             if "rgb_array" not in (self._env.metadata.get("render_modes") or ()):
-                raise self._not_rendered(f"its render modes are {self._env.metadata.get('render_modes')}")
-            seen = self._env.observation_space
-            done = self._env.action_space
+                raise self._unseen(f"its render modes are {self._env.metadata.get('render_modes')}")
+            seen, done = self._env.observation_space, self._env.action_space
             if not isinstance(seen, gymnasium.spaces.Box) or not isinstance(done, gymnasium.spaces.Discrete):
                 raise ValueError(
-                    f"`env` must have a Box of observations and Discrete actions; {self._name} has {seen} and {done}."
+                    f"`env` must have observations in a Box and Discrete actions; {self._name} has {seen} and {done}."
                 )
         except BaseException:
             self._env.close()
             raise
-        self.num_actions = int(done.n)
-        self._first_action = int(done.start)
+        self.num_actions, self._first_action = int(done.n), int(done.start)
         self._dtype = seen.dtype if seen.dtype in (np.uint8, np.bool_) else np.dtype(np.float32)
 
     def reset(self) -> _Moment:
@@ -253,14 +231,12 @@ class _Rendered:
         try:
             shown = self._env.render()
         except self._missing as missing:
-            reason = str(missing)
-            if "pygame" in reason:
-                reason = "it needs pygame: pip install 'offtrace[video]'"
-            raise self._not_rendered(reason) from missing
+            with_pygame = "it needs pygame: pip install 'offtrace[video]'"
+            raise self._unseen(with_pygame if "pygame" in str(missing) else str(missing)) from missing
         if not isinstance(shown, np.ndarray) or shown.ndim != 3 or shown.shape[2] != 3 or shown.dtype != np.uint8:
             kind = f"{shown.dtype} {shown.shape}" if isinstance(shown, np.ndarray) else type(shown).__name__
-            raise self._not_rendered(f"`render` gives {kind}")
-        return shown.copy()  # an environment may reuse the array
+            raise self._unseen(f"`render` gives {kind}")
+        return shown.copy()  # an environment may draw on the same array again
 
     def cells(self) -> None:
         return None
@@ -268,5 +244,5 @@ class _Rendered:
     def close(self) -> None:
         self._env.close()
 
-    def _not_rendered(self, reason: str) -> ValueError:
-        return ValueError(f"`env` must render (H, W, 3) uint8 arrays to be watched; {self._name} does not: {reason}.")
+    def _unseen(self, why: str) -> ValueError:
+        return ValueError(f"`env` must render (H, W, 3) uint8 arrays to be watched; {self._name} does not: {why}.")

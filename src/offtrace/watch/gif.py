@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.files import replacing
 from offtrace.watch.captions import captioned_frames, check_fps, pillow
 from offtrace.watch.episodes import Frame
+from offtrace.writing import replacing
 
 MAX_WIDTH = 400
 """Width in pixels above which pictures are reduced."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from offtrace.files import replacing
 from offtrace.watch.captions import captioned_frames, check_fps
 from offtrace.watch.episodes import Frame
+from offtrace.writing import replacing
 
 MAX_WIDTH = 1280
 """Width in pixels above which pictures are reduced."""
