@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from offtrace.experiments.records import StoredRun
 from offtrace.experiments.results import algorithms_of, scores
-from offtrace.experiments.store import OVER
+from offtrace.experiments.store import OVER, StoredRun
 
 
 def mean_scores(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
