@@ -18,7 +18,7 @@ ENVS = ("pocket/catch", "CartPole-v1")
 
 RESULTS = "results.sqlite"
 SWEEP = ["sweep", "pocket/catch", "--traces", "retrace", "q_lambda", "--lambdas", "0.5", "1.0"]
-SWEEP += ["--seeds", "2", "--num-steps", "2000", "--output", RESULTS, "--jobs", "1"]
+SWEEP += ["--num-seeds", "2", "--num-steps", "2000", "--output", RESULTS, "--jobs", "1"]
 REPORT = ["report", RESULTS, "--output", "report", "--formats", "svg"]
 
 

@@ -48,7 +48,7 @@ def cases(num: int, seed: int, home: Path) -> Iterator[Case]:
 
 
 def _watch(run: Path, film: Path) -> list[str]:
-    return ["watch", str(run), "--output", str(film), "--steps", "8"]
+    return ["watch", str(run), "--output", str(film), "--max-steps", "8"]
 
 
 def _same(run: Path, whole: dict[str, str]) -> bool:

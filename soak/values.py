@@ -22,12 +22,14 @@ TRAIN = (
 OPTIONS = {
     ("train", "pocket/catch", "--num-steps", "2000", "--output", "run", "--quiet"): TRAIN,
     ("train", "CartPole-v1", "--num-steps", "2000", "--output", "run", "--quiet"): TRAIN,
-    ("watch", "RUN", "--output", "film.gif", "--steps", "5"): ("episodes", "steps", "seed", "epsilon", "fps"),
+    ("watch", "RUN", "--output", "film.gif", "--max-steps", "5"): (
+        "num-episodes", "max-steps", "seed", "epsilon", "fps",
+    ),
     ("sweep", "pocket/catch", "--traces", "retrace", "--num-steps", "2000", "--output", "r.sqlite", "--jobs", "1"): (
-        "seeds", "lambdas", "num-steps", "jobs", "first-seed", "step-size",
+        "num-seeds", "lambdas", "num-steps", "jobs", "first-seed", "step-size",
     ),
     ("reproduce", "--output", "reproduction", "--jobs", "1"): ("jobs", "first-seed"),
-    ("analyze", "chain"): ("gamma", "lambda", "accuracy"),
+    ("analyze", "chain"): ("gamma", "lambdas", "accuracy"),
 }  # fmt: skip
 
 

@@ -32,10 +32,10 @@ OPTIONS = (
 def write(folder: Path, results: Path, more: Sequence[Any] = ()) -> Path:
     """A page of stored results, of the theory, and of `more` sections."""
     from offtrace.report import folder as room
-    from offtrace.verbs.report import theory
+    from offtrace.report.theory import theory_section
 
     found = studies(read([results]))
-    return room.write(folder, found, extra_sections=[theory(), *more], command="a test", formats=())
+    return room.write(folder, found, extra_sections=[theory_section(), *more], command="a test", formats=())
 
 
 def emulate(browser: Any, *, width: int = 1400, scheme: str = "light") -> None:

@@ -32,8 +32,14 @@ def num_threads() -> int:
         if not asked.isdecimal() or int(asked) < 1:
             raise ValueError(f"`OFFTRACE_NUM_THREADS` must be a whole number of at least 1; got {asked!r}.")
         return int(asked)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 16)
+    return min(num_cores(), 16)
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _forget_pool() -> None:

@@ -15,7 +15,7 @@ import offtrace as ot
 from offtrace import cli
 
 HEADER = "state,action,reward,next_state,terminated\n"
-FEW = ("--trace", "one_step", "tree_backup", "retrace", "--lambda", "0.5", "1")
+FEW = ("--traces", "one_step", "tree_backup", "retrace", "--lambdas", "0.5", "1")
 """Three traces at two λs: all the paths through the command, in no time."""
 
 
@@ -120,9 +120,9 @@ def test_infinity_is_a_word_in_json(run: Callable) -> None:
         "FrozenLake-v1",
         "--behaviour",
         "epsilon_greedy:0.3",
-        "--trace",
+        "--traces",
         "importance_sampling",
-        "--lambda",
+        "--lambdas",
         "1",
         "--json",
     )
@@ -224,7 +224,7 @@ def test_undiscounted_where_the_policies_end(run: Callable) -> None:
 
 
 def test_unsafe_traces_alone_have_no_map_of_eta(run: Callable) -> None:
-    code, out, err = run("chain", "--behaviour", "uniform", "--trace", "q_lambda", "--output", "out")
+    code, out, err = run("chain", "--behaviour", "uniform", "--traces", "q_lambda", "--output", "out")
     assert (code, err) == (0, "")
     assert {path.stem for path in Path("out").iterdir()} == {"analysis", "contraction_against_variance"}
     assert "DIVERGES" in out
@@ -246,10 +246,10 @@ def one_line(code: int, out: str, err: str) -> str:
     ("arguments", "text"),
     [
         ((), "name an MDP"),
-        (("model.npz",), "there is no file 'model.npz'"),
-        (("log.csv",), "there is no file 'log.csv'"),
+        (("model.npz",), "`mdp` must be an existing file; got 'model.npz'"),
+        (("log.csv",), "`mdp` must be an existing file; got 'log.csv'"),
         (("NoSuch-v0",), "got 'NoSuch-v0'"),
-        (("NoSuch-v0",), "Or name one of baird_star"),
+        (("NoSuch-v0",), "Other options: baird_star"),
         (("CartPole-v1",), "CartPole-v1 has none"),
         (("os:system",), "must be an id that imports nothing"),
         (
@@ -258,13 +258,16 @@ def one_line(code: int, out: str, err: str) -> str:
         ),
         (("FrozenLake-v1", "--gamma", "1.5"), "`gamma` must be in [0, 1]; got 1.5."),
         (("chain", "--gamma", "nan"), "`gamma` must be in [0, 1]; got nan."),
-        (("chain", "--lambda", "2"), "must be in [0, 1]; got 2."),
-        (("chain", "--lambda"), "`lambdas` must have at least one λ."),
-        (("chain", "--trace", "retraced"), "Did you mean 'retrace'?"),
-        (("chain", "--trace", "foo"), "`trace` must be one of one_step"),
+        (("chain", "--lambdas", "2"), "must be in [0, 1]; got 2."),
+        (("chain", "--lambdas"), "`lambdas` must have at least one λ."),
+        (("chain", "--traces", "retraced"), "Did you mean 'retrace'?"),
+        (("chain", "--traces", "foo"), "`trace` must be one of one_step"),
         (("chain", "--accuracy", "1"), "`accuracy` must be in (0, 1)"),
         (("chain", "--behaviour", "epsilon_greedy"), "`behaviour` must be uniform, greedy, epsilon_greedy:0.1"),
-        (("chain", "--behaviour", "epsilon_greedy:x"), "'x' is no number"),
+        (
+            ("chain", "--behaviour", "epsilon_greedy:x"),
+            "must have a number after epsilon_greedy:; got 'x'.",
+        ),
         (("chain", "--behaviour", "epsilon_greedy:2"), "`epsilon` must be in [0, 1]; got 2."),
         (("chain", "--target", "uniform:3"), "`target` must be uniform"),
         (("chain", "--target", "mine.npy"), "`target`: mine.npy cannot be read"),
@@ -280,8 +283,8 @@ def test_wrong_words(run: Callable, arguments: tuple[str, ...], text: str) -> No
         ("", "state is missing"),
         ("s,a,r,s2,done\n0,0,0,0,0\n", "must have the columns state, action, reward, next_state, terminated; state"),
         (HEADER, "must hold a transition at least"),
-        (HEADER + "0,0,1\n", "must hold numbers; row 1 is '0,0,1'"),
-        (HEADER + "0,0,1,0,0\nup,0,1,0,0\n", "must hold numbers; row 2 is 'up,0,1,0,0'"),
+        (HEADER + "0,0,1\n", "must hold numbers; got '0,0,1' in row 1"),
+        (HEADER + "0,0,1,0,0\nup,0,1,0,0\n", "must hold numbers; got 'up,0,1,0,0' in row 2"),
         (HEADER + "0,0,nan,1,0\n", "`rewards` must be finite; got nan at t = 0"),
         (HEADER + "nan,0,0,1,0\n", "state in log.csv must be whole numbers; got nan"),
         (HEADER + "0,0.5,0,1,0\n", "action in log.csv must be whole numbers; got 0.5"),
@@ -331,7 +334,7 @@ def test_wrong_models(run: Callable, arrays: dict[str, object], text: str) -> No
 
 def test_files_that_are_something_else(run: Callable) -> None:
     Path("model.npz").write_bytes(b"no archive")
-    assert "it is no .npz" in one_line(*run("model.npz"))
+    assert "model.npz cannot be read: it is no" in one_line(*run("model.npz"))
     for name in ("folder.npz", "folder.csv"):
         Path(name).mkdir()
         assert name in one_line(*run(name))
@@ -354,7 +357,9 @@ def test_wrong_policies(run: Callable, policy: np.ndarray, text: str) -> None:
 
 def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(run: Callable) -> None:
     Path("taken").write_text("")
-    assert "`output`: the folder 'taken' cannot be made: File exists." in one_line(*run("chain", "--output", "taken"))
+    assert "`output` must be a folder that can be made; got 'taken' (File exists)." in one_line(
+        *run("chain", "--output", "taken")
+    )
     assert "Not a directory" in one_line(*run("chain", "--output", "taken/inside"))
 
 
@@ -362,7 +367,7 @@ def test_gymnasium_is_an_extra_and_says_so(run: Callable, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     line = one_line(*run("FrozenLake-v1"))
     assert "this needs `gymnasium`: pip install 'offtrace[agent]' (" in line
-    assert "). Or name one of baird_star, " in line
+    assert "). Other options: baird_star, " in line
 
 
 def test_pictures_need_an_extra_and_say_so(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +378,7 @@ def test_pictures_need_an_extra_and_say_so(run: Callable, monkeypatch: pytest.Mo
 
 def test_the_exit_code_reaches_the_shell(tmp_path: Path) -> None:
     done = offtrace("nowhere.npz", cwd=tmp_path)
-    assert "there is no file" in one_line(done.returncode, done.stdout, done.stderr)
+    assert "must be an existing file" in one_line(done.returncode, done.stdout, done.stderr)
 
 
 def test_help_shows_an_example(run: Callable) -> None:

@@ -1,5 +1,6 @@
 """The commands as a person types them: what they print, what they write, how they end."""
 
+import inspect
 import io
 import os
 import subprocess
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.cli import main
-from offtrace.verbs.streams import print_json
+from offtrace.cli import VERBS, main
+from offtrace.cli.streams import print_json
 
 EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
 
@@ -22,7 +23,7 @@ def offtrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_worked_example_by_hand() -> None:
     """β of the example from its ratios ½, 4, ½, on paper; Watkins stops at the action that is not greedy."""
-    from offtrace.reproduce import worked_example
+    from offtrace.reproduction import worked_example
 
     reach = {name: row["reach"][1:] for name, row in worked_example()["traces"].items()}
     assert reach["importance_sampling"] == pytest.approx([0.5, 2.0, 1.0])
@@ -45,13 +46,39 @@ def test_bench_lists_and_refuses(tmp_path: Path) -> None:
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["bench", "--help"], ["reproduce", "--help"]])
-def test_help(arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_lists_the_verbs(arguments: list[str], tmp_path: Path) -> None:
     done = offtrace(*arguments, cwd=tmp_path)
     assert done.returncode == 0
-    assert "offtrace" in done.stdout
-    if arguments[-1:] == ["--help"] and len(arguments) == 2:
-        assert "Example:" in done.stdout
+    assert all(f" {verb} " in done.stdout for verb in VERBS)
+    assert "Example:" not in done.stdout, "the list has one sentence per verb"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_fits_80_columns_and_has_an_example(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert max(map(len, text.splitlines())) <= 80
+    assert f"Example: offtrace {verb} " in text
+    assert "\n\n\n" not in text
+
+
+def test_an_option_means_the_same_in_all_verbs() -> None:
+    """One name for one thing: plural where several values are meant, `num_` before a count."""
+    kinds: dict[str, set[str]] = {}
+    for verb in VERBS.values():
+        for name, parameter in inspect.signature(verb).parameters.items():
+            text = str(parameter.annotation)
+            kinds.setdefault(name, set()).add("several" if "tuple[" in text else "one")
+    assert {name for name, kind in kinds.items() if len(kind) > 1} == set()
+    several = {name for name, kind in kinds.items() if kind == {"several"}}
+    assert several == {"envs", "traces", "lambdas", "results", "formats", "names"}
+    assert not {"seeds", "episodes", "steps"} & set(kinds), "these are counts"
 
 
 def test_version(tmp_path: Path) -> None:
@@ -131,11 +158,35 @@ def test_an_empty_path_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sigterm_interrupts_whatever_runs(tmp_path: Path) -> None:
-    """Also what does not train, such as the tables of a reproduction: cleanly, with the exit code of Ctrl-C."""
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signals_interrupt_verbs_that_save_nothing(name: str, tmp_path: Path) -> None:
+    """Cleanly, with the exit code of Ctrl-C."""
     kills = (
-        "import os, signal; from offtrace import cli; "
-        "cli.VERBS['bench'] = lambda: os.kill(os.getpid(), signal.SIGTERM); cli.main(['bench'])"
+        "import os, signal; from offtrace import cli; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+        f"cli.VERBS['bench'] = lambda: os.kill(os.getpid(), signal.{name}); cli.main(['bench'])"
     )
     done = subprocess.run([sys.executable, "-c", kills], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (130, "offtrace: interrupted\n")
+
+
+def test_an_ignored_hang_up_stays_ignored(tmp_path: Path) -> None:
+    """As under `nohup`."""
+    survives = (
+        "import os, signal; from offtrace import cli; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+        "cli.VERBS['bench'] = lambda: os.kill(os.getpid(), signal.SIGHUP); cli.main(['bench']); print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", survives], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["analyze", "chain"], ["analyze", "chain", "--json"], ["doctor", "--list"]])
+def test_a_closed_pipe_is_no_error(arguments: list[str], tmp_path: Path) -> None:
+    """As in `offtrace analyze chain | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "offtrace", *arguments]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -9,9 +9,7 @@ import pytest
 
 COMMAND = """
 import sys
-from offtrace.verbs.doctor import doctor
 from offtrace import cli
-cli.VERBS["doctor"] = doctor
 cli.main(sys.argv[1:])
 """
 
@@ -79,7 +77,7 @@ def test_right(folder: Path) -> None:
     done = offtrace(folder, "theirs:right")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("RIGHT: `right` is Retrace")
-    assert done.stderr == "importing theirs, because you named it\n"
+    assert done.stderr == "importing theirs, as you asked\n"
 
 
 def test_a_mistake_is_a_finding_and_not_a_failure(folder: Path) -> None:
@@ -144,7 +142,7 @@ def test_help_shows_an_adapter(folder: Path) -> None:
     done = offtrace(folder, "--help")
     assert done.returncode == 0
     assert "def adapter(window)" in done.stdout
-    assert "because you named it" in done.stdout
+    assert "MODULE is imported, which runs its code" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -156,7 +154,7 @@ def test_help_shows_an_adapter(folder: Path) -> None:
         (("needs_more:f",), "no module named 'a_module_nobody_has'"),
         (("broken_module:f",), "RuntimeError: no licence"),
         (("theirs:missing",), "has no attribute 'missing'"),
-        (("theirs:number",), "is not a function"),
+        (("theirs:number",), "`theirs:number` must be a function; got int."),
         (("theirs:right", "--trace", "retraced"), "`trace` must be one of"),
         (("theirs:right", "--convention", "sideways"), "may say single, time-major, batch-major, numpy, torch, jax;"),
         (("theirs:adapter", "--convention", "sideways"), "`convention` may say"),

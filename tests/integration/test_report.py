@@ -25,6 +25,7 @@ from rich.console import Console
 from offtrace.agent.spec import TrainSpec, resolved, to_json
 from offtrace.agent.telemetry import Report
 from offtrace.cli import main
+from offtrace.cli.report import print_troubles
 from offtrace.experiments import engine
 from offtrace.experiments.records import seal
 from offtrace.experiments.results import Study, studies
@@ -36,7 +37,6 @@ from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.sections import describe
 from offtrace.report.tables import runs_csv
 from offtrace.scores import Comparison, Key, claims
-from offtrace.verbs.report import print_troubles
 
 FEW = {"lambdas": (0.5, 1.0), "seeds": (0, 1, 2)}
 NO_FIGURES = ("--formats",)
@@ -522,10 +522,10 @@ def test_wrong_input_is_one_line(tmp_path: Path, results: Path, capsys: pytest.C
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     for arguments, words in (
-        ((), "name a file"),
-        ((tmp_path / "nothing.sqlite",), "there is no file"),
+        ((), "Name a file"),
+        ((tmp_path / "nothing.sqlite",), "must be existing files"),
         ((text,), "is not a file of results"),
-        ((tmp_path / "empty.sqlite",), "must have a run"),
+        ((tmp_path / "empty.sqlite",), "must have at least one run"),
         ((results, "--output", in_the_way), "file"),
         ((results, "--formats", "gif", "--output", tmp_path / "r"), "`formats` must be of png, svg, pdf; got 'gif'"),
     ):

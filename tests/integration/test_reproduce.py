@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offtrace import reproduce
-from offtrace.cli import main
+from offtrace.cli import main, reproduce
 
 SMALL = """
 import dataclasses, sys
@@ -32,7 +31,7 @@ main(sys.argv[1:])
 EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb", "JAX_PLATFORMS": "cpu"}
 
 
-NO_PAGE = "from offtrace import reproduce; reproduce._write_page = lambda *_: None"
+NO_PAGE = "from offtrace import reproduction; reproduction.write_page = lambda *_, **__: None"
 
 
 def started(cwd: Path, *arguments: str, num_steps: int = 1_200, first: str = "") -> subprocess.Popen[str]:
@@ -124,12 +123,12 @@ def test_without_a_page_it_says_so_first(
         main(["reproduce", "--output", str(tmp_path)])
     assert end.value.code == 3, "some run diverged"
     told = " ".join(capsys.readouterr().out.split())
-    assert told == "There will be tables, but no page, which needs `altair`: pip install 'offtrace[report]'"
+    assert told == "There will be tables but no page, which needs `altair`: pip install 'offtrace[report]'"
 
 
 def test_it_needs_no_charts() -> None:
     """Without the extra `report` it prints all the same; only the page is missing."""
-    code = "import sys; sys.modules['altair'] = None; from offtrace import reproduce; print(reproduce.findings)"
+    code = "import sys; sys.modules['altair'] = None; from offtrace import reproduction; print(reproduction.findings)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
 
@@ -143,7 +142,7 @@ def test_stopped_it_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "the same command goes on" in " ".join(out.split())
+    assert "The same command resumes." in " ".join(out.split())
     assert len(ended(tmp_path / "reproduction")) < 20
     written = reports(tmp_path / "reproduction")
     assert written

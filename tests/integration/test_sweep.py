@@ -26,12 +26,12 @@ from offtrace.agent import disk, training
 from offtrace.agent.checkpoints import Lock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
+from offtrace.cli.progress import SweepLines
 from offtrace.experiments import engine, spec
 from offtrace.experiments.ladder import RUNGS, rung_of
 from offtrace.experiments.presets import PRESETS, preset
 from offtrace.experiments.spec import Sweep, Variant, cells, packs, with_settings
 from offtrace.experiments.store import Store
-from offtrace.verbs import sweep as verb
 
 SMALL = {
     "network": "mlp",
@@ -469,9 +469,9 @@ def test_a_process_that_finds_the_disk_full_ends_the_sweep(tmp_path: Path) -> No
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """One when runs have ended, and one every half a minute, with the time that is left."""
     clock = iter([0.0, 0.0, 10.0, 31.0, 40.0, 41.0])
-    lines = verb.Lines(lambda: next(clock))
+    lines = SweepLines(lambda: next(clock))
     for steps, done in ((0, 0), (100, 0), (250, 0), (500, 2), (500, 2)):
-        lines.tell(engine.Progress(steps, 1000, done, 0, 0, 4))
+        lines.update(engine.Progress(steps, 1000, done, 0, 0, 4))
     assert capsys.readouterr().err.splitlines() == [
         "0 of 4 runs; 250 of 1,000 steps; 31 s so far, about 1 min 33 s left",
         "2 of 4 runs; 500 of 1,000 steps; 40 s so far, about 40 s left",

@@ -39,7 +39,7 @@ from offtrace.agent.spec import Plan, TrainSpec, from_json, resolved
 from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 from offtrace.cli import main
-from offtrace.verbs.train import typed
+from offtrace.cli.train import as_arguments
 
 SMALL: dict[str, Any] = {
     "network": "mlp",
@@ -678,9 +678,9 @@ def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) 
     for name in (
         "progress.jsonl",
         "progress.jsonl.new",
-        ".progress.jsonl.writing",
-        ".result.json.writing",
-        ".spec.json.writing",
+        f".progress.{os.getpid()}.jsonl",
+        f".result.{os.getpid()}.json",
+        f".spec.{os.getpid()}.json",
     ):
         (folder / name).symlink_to(victim)
     train(spec(), folder, resume=True)
@@ -955,8 +955,8 @@ def test_interrupted_and_resumed(
         assert process.returncode == 130, stderr
         assert stderr == ""
         assert "Stopped and saved" in stdout
-        pasted = stdout.partition("Go on with: ")[2].splitlines()[0]
-        assert shlex.split(pasted) == ["offtrace", "train", *typed(long), "--output", "a run", "--resume"]
+        pasted = stdout.partition("Resume with: ")[2].splitlines()[0]
+        assert shlex.split(pasted) == ["offtrace", "train", *as_arguments(long), "--output", "a run", "--resume"]
         saved = checkpoints.load(folder).number // TICK
         assert len(telemetry.read(folder / "progress.jsonl")) == saved + 1 >= num_ticks
         num_ticks = saved + 3
@@ -977,16 +977,16 @@ def test_a_closed_pipe_is_a_stop(tmp_path: Path) -> None:
         assert process.wait(60) == 130
         said = process.stderr.read()
     assert said.count("\n") == 1
-    assert "Stopped and saved. Go on with: offtrace train pocket/catch" in said
+    assert "Stopped and saved. Resume with: offtrace train pocket/catch" in said
     reports = telemetry.read(tmp_path / "run" / "progress.jsonl")
     assert checkpoints.load(tmp_path / "run").number == (len(reports) - 1) * TICK
 
 
 COMPUTES = """
 import hashlib
-from offtrace.verbs.train import signals
+from offtrace.cli.interrupts import stop_requests
 
-with signals() as stopping:
+with stop_requests() as is_stop_requested:
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes without a turn for Python, as a long tick is
 """
@@ -1104,11 +1104,11 @@ def test_resumed_without_what_can_be_chosen(
     assert runs.read_specs(Path("run")) == (resolved(spec()),)
 
 
-def test_typed_is_read_back() -> None:
-    """The command that goes on with a run."""
+def test_arguments_are_read_back() -> None:
+    """The command that resumes a run."""
     given = spec(lambda_=0.25, anneal=False, double=False, clamp=None, options={"rows": 5, "columns": 7}, seed=3)
-    assert tyro.cli(TrainSpec, args=typed(given)) == given
-    assert typed(TrainSpec(env="CartPole-v1")) == ["CartPole-v1"]
+    assert tyro.cli(TrainSpec, args=as_arguments(given)) == given
+    assert as_arguments(TrainSpec(env="CartPole-v1")) == ["CartPole-v1"]
 
 
 # -- several devices -----------------------------------------------------------------------------------------

@@ -20,13 +20,15 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from offtrace.environments import make
-from offtrace.environments.drawing import MARGIN, NIGHT
-from offtrace.environments.episodes import Frame, play
-from offtrace.environments.pictures import CHANNELS
-from offtrace.verbs import films, screen
-from offtrace.verbs.films import CAPTION_HEIGHT, HOLD_SECONDS, write_gif, write_mp4
-from offtrace.verbs.screen import View, show
-from offtrace.verbs.watching import watch_policy
+from offtrace.watch import captions, mp4, record, screen
+from offtrace.watch import show as show_policy
+from offtrace.watch.captions import CAPTION_HEIGHT, HOLD_SECONDS
+from offtrace.watch.drawing import MARGIN, NIGHT
+from offtrace.watch.episodes import Frame, play
+from offtrace.watch.gif import write_gif
+from offtrace.watch.mp4 import write_mp4
+from offtrace.watch.pictures import CHANNELS
+from offtrace.watch.screen import View, show
 
 Image = pytest.importorskip("PIL.Image", reason="films are made with Pillow: pip install 'offtrace[video]'")
 
@@ -245,11 +247,9 @@ def test_nothing_is_said_of_a_display_that_is_missing(tmp_path: Path) -> None:
         from pathlib import Path
         from types import SimpleNamespace
         import numpy as np
-        from rich.console import Console
-        from offtrace.verbs.watching import watch_policy
+        from offtrace.watch import record
         policy = SimpleNamespace(env="gymnasium/CartPole-v1", options={}, q=lambda x: np.zeros((1, 2)))
-        settings = dict(terminal=False, num_episodes=1, max_steps=2, seed=0, epsilon=0.0, fps=10.0)
-        watch_policy(policy, output=Path(sys.argv[1]), console=Console(), **settings)
+        record(policy, Path(sys.argv[1]), num_episodes=1, max_steps=2, seed=0, epsilon=0.0, fps=10.0)
     """
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
     done = subprocess.run(
@@ -333,7 +333,7 @@ def test_small_pictures_grow_and_large_ones_shrink(tmp_path: Path) -> None:
 def test_the_caption_tells_the_frames_apart() -> None:
     frame = next(frames_of(1))
     changed = [frame, *(Frame(**{**vars(frame), **change}) for change in ({"step": 7}, {"episode_return": 7.0}))]
-    images = [films._captioned(one, "noise", (260, 30))[30:] for one in changed]
+    images = [captions.captioned(one, "noise", (260, 30))[30:] for one in changed]
     for first in range(3):
         for second in range(first):
             assert (images[first] != images[second]).any()
@@ -348,7 +348,7 @@ def test_what_ffmpeg_says_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
     program = tmp_path / "ffmpeg"
     program.write_text("#!/bin/sh\necho no such codec >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(films, "ffmpeg_path", lambda: str(program))
+    monkeypatch.setattr(mp4, "ffmpeg_path", lambda: str(program))
     with pytest.raises(RuntimeError, match="ffmpeg failed: no such codec"):
         write_mp4(tmp_path / "film.mp4", frames_of(100), 20)
     assert [*tmp_path.iterdir()] == [program]
@@ -382,9 +382,9 @@ def test_a_gif_breaks_while_it_is_saved(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_cannot_be_a_gif_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`fps` must be at most 50 in a GIF; got 60"):
         write_gif(tmp_path / "film.gif", frames_of(3), 60)
-    with pytest.raises(ValueError, match="`fps` must be a number"):
+    with pytest.raises(ValueError, match="`fps` must be a positive, finite number"):
         write_gif(tmp_path / "film.gif", frames_of(3), 0)
-    with pytest.raises(ValueError, match="`frames` must be at least one"):
+    with pytest.raises(ValueError, match="`frames` must not be empty"):
         write_gif(tmp_path / "film.gif", [], 20)
     assert not [*tmp_path.iterdir()]
 
@@ -526,8 +526,8 @@ def test_a_real_ctrl_c() -> None:
     code = """
         import sys, numpy as np
         from rich.console import Console
-        from offtrace.environments.episodes import Frame
-        from offtrace.verbs.screen import show
+        from offtrace.watch.episodes import Frame
+        from offtrace.watch.screen import show
         def frames():
             for step in range(10**6):
                 yield Frame(np.zeros((9, 9, 3), np.uint8), None, np.zeros(1), 0, 0.0, 1, step, 0.0, np.zeros(2), "")
@@ -553,7 +553,7 @@ def test_a_real_ctrl_c() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_a_second_ctrl_c_does_not_hurt() -> None:
-    with screen._deaf():
+    with screen._ctrl_c_ignored():
         os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
@@ -562,30 +562,26 @@ def test_a_second_ctrl_c_does_not_hurt() -> None:
 # -- together ------------------------------------------------------------------------------------------------
 
 
-def watched(player: Any, *, output: Path | None, terminal: bool = False, **changes: Any) -> list[float]:
-    asked = {"num_episodes": 2, "max_steps": 50, "seed": 0, "epsilon": 0.0, "fps": 20, **changes}
-    console = asked.pop("console", None) or Console(file=io.StringIO(), width=80)
-    return watch_policy(player, output=output, terminal=terminal, console=console, **asked)
+SETTINGS: dict[str, Any] = {"num_episodes": 2, "max_steps": 50, "seed": 0, "epsilon": 0.0, "fps": 20}
 
 
-def test_watching_writes_a_film(tmp_path: Path) -> None:
+def test_recording_writes_a_film(tmp_path: Path) -> None:
     path = tmp_path / "films" / "cliff.GIF"
-    console = Console(file=io.StringIO(), width=200)
     player = policy("pocket/cliff", along_the_cliff)
-    assert watched(player, output=path, console=console) == [-13, -13]
+    steps: list[int] = []
+    assert record(player, path, **SETTINGS, progress=lambda frame: steps.append(frame.step)) == [-13, -13]
     assert len(durations(path)) == 28
-    assert f"Written to {path}" in console.file.getvalue()
+    assert steps == [*range(14)] * 2
     with Image.open(path) as film:
         image = np.asarray(film.convert("RGB"))
     assert (image[:MARGIN] == NIGHT).all()
 
 
 @pytest.mark.usefixtures("impatient")
-def test_watching_on_film_and_in_the_terminal(tmp_path: Path) -> None:
+def test_watching_in_the_terminal() -> None:
     console = terminal()
     player = policy("pocket/cliff", along_the_cliff)
-    assert watched(player, output=tmp_path / "cliff.gif", terminal=True, fps=50, console=console) == [-13, -13]
-    assert len(durations(tmp_path / "cliff.gif")) == 28
+    assert show_policy(player, console, **{**SETTINGS, "fps": 50}) == [-13, -13]
     text = console.export_text()
     assert "episode 2  step 13  return -13" in text
     assert "action ↑" in text
@@ -594,7 +590,7 @@ def test_watching_on_film_and_in_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_policy_that_cannot_be_watched_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must render"):
-        watched(policy("gymnasium/WatchedUnseen-v0", lambda x: LAST), output=tmp_path / "film.gif")
+        record(policy("gymnasium/WatchedUnseen-v0", lambda x: LAST), tmp_path / "film.gif", **SETTINGS)
     assert not [*tmp_path.iterdir()]
 
 
@@ -609,23 +605,22 @@ def test_what_cannot_be_watched_is_refused_before_it_is_played(tmp_path: Path) -
         (tmp_path / "film.avi", r"`output` must end in \.gif or \.mp4"),
         (tmp_path / "film", r"`output` must end in \.gif or \.mp4"),
         (tmp_path / "folder.gif", "is a folder"),
-        (tmp_path / "file" / "film.gif", "cannot be made"),
-        (None, "`output` must be a file"),
+        (tmp_path / "file" / "film.gif", "must be in a folder that can be made"),
     ):
         with pytest.raises(ValueError, match=says):
-            watched(player, output=output)
+            record(player, output, **SETTINGS)
     for console, why in (
-        (Console(file=io.StringIO()), "it is no terminal"),
+        (Console(file=io.StringIO()), "it is not a terminal"),
         (Console(file=io.StringIO(), force_terminal=True, color_system=None), "it has no colours"),
     ):
         with pytest.raises(ValueError, match=why):
-            watched(player, output=None, terminal=True, console=console)
+            show_policy(player, console, **SETTINGS)
 
 
 def test_without_pillow_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ValueError, match=r"pip install 'offtrace\[video\]'"):
-        watched(by_chance("pocket/catch"), output=tmp_path / "film.gif")
+        record(by_chance("pocket/catch"), tmp_path / "film.gif", **SETTINGS)
     with pytest.raises(ValueError, match=r"pip install 'offtrace\[video\]'"):
-        watched(by_chance("pocket/catch"), output=None, terminal=True, console=terminal())
+        show_policy(by_chance("pocket/catch"), terminal(), **SETTINGS)

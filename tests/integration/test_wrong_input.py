@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 import offtrace as ot
-from offtrace import reproduce
-from offtrace.cli import main
-from offtrace.experiments import engine
+from offtrace.cli import main, reproduce, sweep
+from offtrace.experiments import checks, engine
 from offtrace.experiments.presets import preset
 from offtrace.experiments.spec import cells
-from offtrace.verbs import sweep
 
 
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> str:
@@ -72,7 +70,7 @@ EXTREME += ["100000000", "0x10", "∞", "1,000", "None of it"]
     "arguments",
     [
         ["sweep", "pocket/catch", "--lambdas"],
-        ["sweep", "pocket/catch", "--seeds"],
+        ["sweep", "pocket/catch", "--num-seeds"],
         ["sweep", "pocket/catch", "--first-seed"],
         ["sweep", "pocket/catch", "--num-steps"],
         ["sweep", "pocket/catch", "--step-size"],
@@ -91,7 +89,7 @@ def test_extreme_numbers(
     def begun(*_: object, **__: object) -> None:
         sys.exit(0)
 
-    monkeypatch.setattr(sweep, "with_progress", begun)
+    monkeypatch.setattr(sweep, "run_sweep", begun)
     monkeypatch.setattr(reproduce, "run", begun)
     for value in EXTREME:
         try:
@@ -107,12 +105,18 @@ def test_extreme_numbers(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["sweep", "pocket/catch", "--seeds", "x"], "`--seeds` must be a whole number; got 'x'. See `offtrace sweep"),
+        (
+            ["sweep", "pocket/catch", "--num-seeds", "x"],
+            "`--num-seeds` must be a whole number; got 'x'. See `offtrace sweep",
+        ),
         (["sweep", "pocket/catch", "--lambdas=0.5x"], "`--lambdas` must be a number; got '0.5x'."),
-        (["sweep", "--sedes", "3"], "Unrecognized options: --sedes, 3. Did you mean --seeds? See `offtrace sweep"),
-        (["swep"], "There are reproduce, train, sweep, report,"),
+        (
+            ["sweep", "--num-sedes", "3"],
+            "Unrecognized options: --num-sedes, 3. Did you mean --num-seeds? See `offtrace sweep",
+        ),
+        (["swep"], "Valid options: reproduce, train, sweep, report,"),
         (["sweep", "--engine", "x"], "invalid choice 'x' for argument '--engine'."),
-        (["sweep", "pocket/catch", "--seeds", "1000000"], "at most 1,000,000 runs; got 4,000,000."),
+        (["sweep", "pocket/catch", "--num-seeds", "1000000"], "at most 1,000,000 runs; got 4,000,000."),
     ],
 )
 def test_what_cannot_be_parsed(
@@ -145,11 +149,11 @@ def test_a_game_whose_extra_is_missing(
 def test_each_game_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a cluster those that are known are not: pgx would start an accelerator there."""
     seen: list[str] = []
-    monkeypatch.setattr(sweep, "with_options", lambda name, _: seen.append(name))
+    monkeypatch.setattr(checks, "with_options", lambda name, _: seen.append(name))
     specs = cells(preset("table_2", "minatar"))
-    sweep.check_cells(specs, here=True)
+    checks.check_runs(specs, here=True)
     assert len(seen) == len(set(seen)) == 5
-    sweep.check_cells(specs, here=False)
+    checks.check_runs(specs, here=False)
     assert len(seen) == 5
 
 
@@ -159,7 +163,7 @@ def test_no_table_where_nothing_is_done(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine, "work", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
-        main(["sweep", "pocket/catch", "--seeds", "1", "--traces", "retrace", "--jobs", "0"])
+        main(["sweep", "pocket/catch", "--num-seeds", "1", "--traces", "retrace", "--jobs", "0"])
     assert ended.value.code == 3
     assert capsys.readouterr().out == "0 of 1 runs are in results.sqlite.\n"
 

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from offtrace import bench
+from offtrace.bench import measuring, running
+from offtrace.cli import bench as verb
+from offtrace.cli.streams import Console
 
 
 def benchmark(**changes: Any) -> bench.Benchmark:
@@ -45,15 +47,6 @@ def console() -> Console:
 def printed(to: Console) -> str:
     assert isinstance(to.file, StringIO)
     return to.file.getvalue()
-
-
-@pytest.fixture
-def catalogue(monkeypatch: pytest.MonkeyPatch) -> Callable[[bench.Benchmark], None]:
-    """Puts a benchmark where `names` and `run` find it, in place of the real ones."""
-    known: dict[str, bench.Benchmark] = {}
-    monkeypatch.setattr(bench, "names", lambda: sorted(known))
-    monkeypatch.setattr(bench, "load", lambda name: known[name])
-    return lambda added: known.update({added.name: added})
 
 
 # -- measuring -----------------------------------------------------------------------------------------------
@@ -175,7 +168,7 @@ def test_ratios_floors_and_columns_follow_from_the_times(monkeypatch: pytest.Mon
     def fake(functions: dict[str, Callable], **_: Any) -> dict[str, bench.Timing]:
         return {name: bench.Timing(times[name], 0, 0, 7, 1, (times[name],) * 7) for name in functions}
 
-    monkeypatch.setattr(bench, "measure_together", fake)
+    monkeypatch.setattr(measuring, "measure_together", fake)
     floors = {"floor": lambda x: lambda: None, "other floor": lambda x: lambda: None}
     row = bench.measure_row(benchmark(floors=floors, columns={"numbers/s": lambda row, s: row / s}), 4)
     assert row.ratios == {"ours": {"ours": 1.0, "peer": 4.0}}
@@ -190,7 +183,7 @@ def test_a_crowded_machine_is_noted() -> None:
     asked = benchmark()
     quiet = replace(bench.measure_row(asked, 1), others=0.05)
     rows = (quiet, replace(quiet, row="2", others=0.8), replace(quiet, row="3", others=None))
-    (note,) = bench.notes(bench.Result(asked, False, "", {}, rows, True))
+    (note,) = verb.notes(bench.Result(asked, False, "", {}, rows, True))
     assert note == "Other processes were busy: measure again when they are idle, at 2"
 
 
@@ -202,10 +195,10 @@ def test_names_in_ours_and_slow_must_be_contenders() -> None:
 # -- a run ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_a_table_and_every_number(catalogue: Callable, tmp_path: Path) -> None:
-    catalogue(benchmark(contenders={"ours": lambda x: lambda: 2 * x, "[peer]": missing}))
+def test_a_run_leaves_a_table_and_every_number(tmp_path: Path) -> None:
+    asked = benchmark(contenders={"ours": lambda x: lambda: 2 * x, "[peer]": missing})
     to = console()
-    (result,) = bench.run(["doubles"], output=tmp_path, console=to)
+    result = verb.run_and_print(asked, False, tmp_path, to)
     stored = json.loads((tmp_path / "doubles.json").read_text(encoding="utf-8"))
     assert stored == json.loads(json.dumps(result.as_dict()))
     assert (stored["name"], stored["ours"], stored["complete"], stored["quick"]) == (
@@ -225,36 +218,44 @@ def test_a_run_leaves_a_table_and_every_number(catalogue: Callable, tmp_path: Pa
     assert list(tmp_path.glob("*.tmp")) == []
 
 
-def test_a_quick_run_does_not_replace_a_full_one(catalogue: Callable, tmp_path: Path) -> None:
-    catalogue(benchmark(quick_rows=2))
-    bench.run(output=tmp_path, console=console())
-    bench.run(quick=True, output=tmp_path, console=console())
+def test_a_quick_run_does_not_replace_a_full_one(tmp_path: Path) -> None:
+    asked = benchmark(quick_rows=2)
+    assert len([*bench.run(asked, output=tmp_path)]) == 3
+    assert len([*bench.run(asked, quick=True, output=tmp_path)]) == 2
     rows = {path.name: len(json.loads(path.read_text())["rows"]) for path in tmp_path.iterdir()}
     assert rows == {"doubles.json": 3, "doubles-quick.json": 2}
 
 
-def test_an_interrupted_run_keeps_its_rows(catalogue: Callable, tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_its_rows(tmp_path: Path) -> None:
     def interrupted_at_three(x: np.ndarray) -> Callable[[], object]:
         if len(x) == 3:
             raise KeyboardInterrupt
         return lambda: 2 * x
 
-    catalogue(benchmark(contenders={"ours": lambda x: lambda: 2 * x, "peer": interrupted_at_three}))
+    asked = benchmark(contenders={"ours": lambda x: lambda: 2 * x, "peer": interrupted_at_three})
     to = console()
     with pytest.raises(KeyboardInterrupt):
-        bench.run(output=tmp_path, console=to)
+        verb.run_and_print(asked, False, tmp_path, to)
     stored = json.loads((tmp_path / "doubles.json").read_text(encoding="utf-8"))
     assert [row["row"] for row in stored["rows"]] == ["1", "2"]
     assert stored["complete"] is False
     assert "(interrupted)" in printed(to)
 
 
-def test_without_an_output_folder_nothing_is_written(
-    catalogue: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalogue(benchmark())
+def test_the_progress_of_a_run_ends_at_its_total() -> None:
+    """Also where a contender is left out, whose repeats are skipped."""
+    asked = benchmark(contenders={"ours": lambda x: lambda: 2 * x, "peer": missing})
+    seen: list[tuple[int, int, str]] = []
+    assert len([*bench.run(asked, progress=lambda *told: seen.append(told))]) == 3
+    total = 3 * 2 * asked.repeats
+    starts = [(done, label) for done, _, label in seen if done % (2 * asked.repeats) == 0]
+    assert starts == [(0, "doubles 1"), (total // 3, "doubles 2"), (2 * total // 3, "doubles 3")]
+    assert {told[1] for told in seen} == {total}
+
+
+def test_without_an_output_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    bench.run(output=None, console=console())
+    assert [result.complete for result in bench.run(benchmark())] == [False, False, True]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -265,7 +266,7 @@ def test_the_table_fits_80_columns_without_cutting_words() -> None:
     asked = benchmark(contenders=contenders, ours=ours, floors=floors)
     row = bench.measure_row(asked, 1)
     to = console()
-    to.print(bench.table(bench.Result(asked, False, "", {}, (row,), True)))
+    to.print(verb.table(bench.Result(asked, False, "", {}, (row,), True)))
     assert "…" not in printed(to)
     assert "  offtrace, door checks " in printed(to)
 
@@ -274,13 +275,13 @@ def test_the_table_fits_80_columns_without_cutting_words() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no benchmark is called `speed`; there are: .*return_operator"):
-        bench.run(["return_operator", "speed"], output=None, console=console())
+    with pytest.raises(ValueError, match=r"unknown benchmark `speed`; valid options: .*return_operator"):
+        bench.load("speed")
 
 
 def test_file_and_name_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one.py").write_text("import types\nBENCHMARK = types.SimpleNamespace(name='two')\n")
-    monkeypatch.setattr(bench, "folder", lambda: tmp_path)
+    monkeypatch.setattr(running, "folder", lambda: tmp_path)
     with pytest.raises(ValueError, match="defines the benchmark `two`"):
         bench.load("one")
 

@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from offtrace.agent.telemetry import Report
-from offtrace.verbs.display import LEVELS, Display, sparkline
-from offtrace.verbs.numbers import duration
+from offtrace.cli.display import Display
+from offtrace.cli.display_lines import LEVELS, sparkline
+from offtrace.cli.numbers import duration
 
 NAN, INF = math.nan, math.inf
 UNTRAINED = Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5)
@@ -269,7 +270,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         display.show(report(1, events=("Q reached 1234",)))
         display.show(report(10))
     assert "\x1b" not in written(console)
-    assert [line.split()[0] for line in written(console).splitlines()] == ["catch", "Compiling;", "At", "10%", "100%"]
+    assert [line.split()[0] for line in written(console).splitlines()] == ["catch", "Compiling", "At", "10%", "100%"]
 
 
 @pytest.mark.parametrize("live", [True, False])

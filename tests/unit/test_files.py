@@ -5,6 +5,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import offtrace as ot
 from offtrace import cli, files
-from offtrace.verbs import analyze as verb
+from offtrace.safety import inputs
 
 
 def model() -> dict[str, np.ndarray]:
@@ -225,7 +226,7 @@ def test_broken_npy_files(tmp_path: Path) -> None:
         except Exception:  # NumPy raises many things
             want = None
         got: list[np.ndarray] = []
-        refused += is_refused_or_right(lambda got=got: got.append(verb.policy(str(path), mdp, "target")))
+        refused += is_refused_or_right(lambda got=got: got.append(inputs.read_policy(str(path), mdp, "target")))
         for values in got:
             assert want is not None
             np.testing.assert_array_equal(values, want)
@@ -240,7 +241,7 @@ def test_broken_npz_files(tmp_path: Path) -> None:
         path.write_bytes(data)
 
         def whole() -> None:
-            given, policies = verb.load(str(path), None)
+            given, policies = inputs.read_model(str(path), None)
             inner = getattr(given, "mdp", given)
             uniform = np.full(inner.shape, 1 / inner.num_actions)
             pi, mu = policies.get("pi", uniform), policies.get("mu", uniform)
@@ -254,7 +255,7 @@ def test_broken_npz_files(tmp_path: Path) -> None:
 def test_broken_logs(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log.csv"
     path.write_text(text, encoding="utf-8")
-    assert is_refused_or_right(lambda: verb.load(str(path), 0.9)) == (text != TEXT)
+    assert is_refused_or_right(lambda: inputs.read_model(str(path), 0.9)) == (text != TEXT)
 
 
 def test_a_header_that_declares_too_much_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
@@ -285,9 +286,12 @@ def test_only_regular_files_are_opened(tmp_path: Path, suffix: str) -> None:
     os.mkfifo(pipe)
     folder.mkdir()
     device.symlink_to("/dev/zero")
+    read = partial(inputs.read_model, gamma=None)
+    if suffix == ".npy":
+        read = partial(inputs.read_policy, mdp=ot.mdp.chain(), name="target")
     for path, what in ((pipe, "a pipe or a device"), (folder, "a folder"), (device, "a pipe or a device")):
         with pytest.raises(ValueError, match=f"is {what}, not a file"):
-            verb.policy(str(path), ot.mdp.chain(), "target") if suffix == ".npy" else verb.load(str(path), None)
+            read(str(path))
     with pytest.raises(ValueError, match="No such file"):
         files.regular_file(tmp_path / f"missing{suffix}")
 
@@ -295,9 +299,9 @@ def test_only_regular_files_are_opened(tmp_path: Path, suffix: str) -> None:
 def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     with path.open("wb") as file:
-        file.truncate(verb.MAX_LOG + 1)  # takes no room on the disk
+        file.truncate(inputs.MAX_LOG + 1)  # takes no room on the disk
     with pytest.raises(ValueError, match=r"has 67,108,865 bytes; at most 67,108,864 are read"):
-        verb.load(str(path), None)
+        inputs.read_model(str(path), None)
 
 
 NUMBERS = ("1e400", "1e30", "-0", "-1", "nan", "inf", "99999999999999999999", "1e-320", "0x10", "")
@@ -312,7 +316,7 @@ def test_odd_numbers_end_in_one_line(
         given = [option, number] if option.startswith("--") else ["--behaviour", f"{option}:{number}"]
         code: Any = 0
         try:
-            cli.main(["analyze", "chain", "--trace", "retrace", "--lambda", "0.5", *given])
+            cli.main(["analyze", "chain", "--traces", "retrace", "--lambdas", "0.5", *given])
         except SystemExit as left:
             code = left.code
         said = capsys.readouterr()
@@ -328,6 +332,6 @@ def test_a_folder_may_have_any_name(
     """Names that the terminal library would take for markup."""
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("altair")
-    cli.main(["analyze", "chain", "--trace", "retrace", "--lambda", "0.5", "--output", "[/x]"])
+    cli.main(["analyze", "chain", "--traces", "retrace", "--lambdas", "0.5", "--output", "[/x]"])
     assert "[/x]/" in "".join(capsys.readouterr().out.split())
     assert (tmp_path / "[" / "x]" / "analysis.json").exists()

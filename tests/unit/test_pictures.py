@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from offtrace.environments import NAMES, make
-from offtrace.environments.drawing import BLUE, CELL, GREEN, LINE, MARGIN, NIGHT, ORANGE, RED, WHITE, YELLOW, board
 from offtrace.environments.grids import Catch, Cliff, DeepSea, Fall, Place
 from offtrace.environments.minatar import GAMES
-from offtrace.environments.pictures import ACTIONS, CELLS, CHANNELS, IN_FRONT, PICTURES, cells, picture
 from offtrace.environments.pocket import Acrobot, CartPole, Motion, MountainCar
+from offtrace.watch.drawing import BLUE, CELL, GREEN, LINE, MARGIN, NIGHT, ORANGE, RED, WHITE, YELLOW, board
+from offtrace.watch.pictures import ACTIONS, CELLS, CHANNELS, IN_FRONT, PICTURES, cells, picture
 
 pytest.importorskip("PIL", reason="pictures are drawn with Pillow: pip install 'offtrace[video]'")
 
@@ -94,7 +94,7 @@ def test_a_picture_is_an_image_that_changes_with_the_state(name: str) -> None:
 @pytest.mark.parametrize("env", [object(), SimpleNamespace(name="pocket/unknown")])
 def test_what_has_no_picture_is_refused(env: Any) -> None:
     for function in (picture, cells):
-        with pytest.raises(TypeError, match="`env` must be an environment that has a picture"):
+        with pytest.raises(TypeError, match="`env` must be an environment with a picture"):
             function(env, None)
 
 

@@ -1,4 +1,4 @@
-"""What holds the parts together: who imports whom, what `import offtrace` costs, what may never be in `src/`."""
+"""The structure of the code: which package imports which, the cost of importing, what `src/` must not hold."""
 
 import ast
 import inspect
@@ -22,47 +22,48 @@ MAY_IMPORT = {
     "threads": set(),
     "kernels": set(),
     "files": set(),
+    "writing": set(),
     "policies": {"arrays", "refusals"},
     "mdp": {"likelihoods", "refusals"},
-    "operators": {"mdp", "policies", "traces", "threads", "kernels"},
-    "safety": {"mdp", "policies", "traces", "operators"},
+    "operators": {"mdp", "traces", "threads", "kernels"},
+    "safety": {"files", "mdp", "policies", "traces", "operators"},
     "scores": set(),
     "returns": {"arrays", "refusals", "likelihoods", "parameters", "traces", "threads", "kernels"},
     "online": {"mdp", "traces", "likelihoods", "kernels", "threads"},
-    "doctor": {"arrays", "traces", "returns"},
+    "doctor": {"arrays", "traces"},
     "environments": {"mdp"},
-    "agent": {"arrays", "refusals", "policies", "traces", "returns", "environments"},
-    "experiments": {"mdp", "policies", "operators", "safety", "online", "scores", "agent", "traces", "environments"},
-    "report": {"mdp", "scores", "safety", "experiments", "agent"},
-    "bench": set(),
-    "reproduce": {"mdp", "returns", "scores", "report", "experiments", "verbs", "agent"},
-    "verbs": {
-        "doctor",
-        "safety",
+    "agent": {"arrays", "writing", "refusals", "policies", "traces", "returns", "environments"},
+    "experiments": {
+        "threads",
         "mdp",
         "policies",
         "operators",
-        "report",
-        "environments",
-        "agent",
-        "experiments",
+        "safety",
+        "online",
         "scores",
-        "files",
+        "agent",
+        "environments",
     },
-    "cli": {"reproduce", "bench", "verbs"},
+    "report": {"writing", "policies", "mdp", "operators", "scores", "safety", "experiments", "agent"},
+    "bench": {"writing", "threads"},
+    "reproduction": {"mdp", "returns", "scores", "report", "experiments", "agent"},
+    "watch": {"writing", "environments"},
+    "cli": {"mdp", "safety", "scores", "doctor", "agent", "experiments", "report", "reproduction", "bench", "watch"},
     "__main__": {"cli"},
 }
-"""Downwards only. The package itself, `import offtrace as ot`, may be used by the rooms at the front."""
+"""What each package or module may import: downwards only."""
 
-FRONT = {"reproduce", "cli"}
+FRONT = {"reproduction", "cli"}
+"""Packages that may also `import offtrace as ot`."""
 
 
-def room(path: Path) -> str:
+def package(path: Path) -> str:
+    """Return the package or module that a file belongs to."""
     first = path.relative_to(SOURCE).parts[0]
     return first.removesuffix(".py")
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_packages(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "offtrace":
@@ -77,18 +78,39 @@ def imported_rooms(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_go_down_only(path: Path) -> None:
-    name = room(path)
+    name = package(path)
     if name == "__init__":
         return
-    assert name in MAY_IMPORT, f"{name} is a new room: say in MAY_IMPORT what it may import"
+    assert name in MAY_IMPORT, f"{name} is a new package: add to MAY_IMPORT what it may import"
     allowed = MAY_IMPORT[name] | {name} | ({"offtrace"} if name in FRONT else set())
-    assert imported_rooms(path) <= allowed
+    assert imported_packages(path) <= allowed
+
+
+def test_no_permission_is_unused() -> None:
+    used: dict[str, set[str]] = {name: set() for name in MAY_IMPORT}
+    for path in FILES:
+        if package(path) != "__init__":
+            used[package(path)] |= imported_packages(path)
+    assert {name: may - used[name] for name, may in MAY_IMPORT.items() if may - used[name]} == {}
+
+
+PRINTS = {"cli"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_the_command_line_prints_and_exits(path: Path) -> None:
+    """A worker process of a sweep is the exception: its exit code is how it reports a full disk."""
+    if package(path) in PRINTS or path.relative_to(SOURCE) == Path("experiments/engine.py"):
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in ("print", "sys.exit", "exit"), f"line {node.lineno}"
 
 
 def test_the_import_check_can_fail(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text("from offtrace.cli import main\nimport offtrace.bench\nfrom offtrace import report\n")
-    assert imported_rooms(bad) == {"cli", "bench", "report"}
+    assert imported_packages(bad) == {"cli", "bench", "report"}
 
 
 HEAVY = ("jax", "torch", "numba", "scipy", "gymnasium", "altair", "rich", "tyro", "rlax", "pandas")

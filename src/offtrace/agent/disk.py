@@ -4,7 +4,6 @@ A folder may come from somebody else, or from a disk that has failed. A link in 
 the user, a FIFO would never end, and a file of many gigabytes would fill the memory: all are refused.
 """
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -13,6 +12,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from offtrace.writing import write_whole
 
 LARGEST = 256 << 20
 """Bytes of a file of text; a progress of a million ticks is less."""
@@ -37,19 +38,8 @@ def read(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def write(path: Path, pieces: Iterable[bytes]) -> None:
-    """Whole or not at all: whoever reads sees the old file or the new one. A link at `path` is replaced."""
-    aside = path.with_name(f".{path.name}.writing")
-    aside.unlink(missing_ok=True)  # of a process that was killed, or a link
-    try:
-        with open(aside, "xb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise
+    """Write a file of a run, whole or not at all. A link at `path` is replaced, not followed."""
+    write_whole(path, pieces, sync=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,7 +1,7 @@
-"""What a run is: one frozen record of everything that decides its result.
+"""The specification of a run: one frozen record of everything that determines its result.
 
-A field that is None is chosen by what is trained and where: `resolved` fills it in, in this order, the later ones
-before the earlier ones: a table for all, one for the kind of observation, one for the environment, one for DQN.
+`resolved` replaces a field that is None by a default: `DEFAULTS` for all runs, `TUNED` for a suite or an environment,
+`PAPER` for RMSprop, and the shape of DQN's batches. Later ones take precedence.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ Number = Annotated[float | None, CHOSEN]
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """One agent on one environment. The same spec gives the same run, to the last bit, on the same machine.
+    """One agent on one environment. On the same machine the same spec gives the same run, bit for bit.
 
     >>> spec = resolved(TrainSpec(env="CartPole-v1", seed=3))
     >>> spec.env, spec.trace, spec.window, spec.num_windows
@@ -37,77 +37,77 @@ class TrainSpec:
     """
 
     env: Annotated[str, tyro.conf.Positional]
-    """An environment: `minatar/breakout`, `pocket/cartpole`, or an id of Gymnasium, such as `LunarLander-v3`."""
+    """Environment: `minatar/breakout`, `pocket/cartpole`, `atari/pong`, or a Gymnasium id such as `CartPole-v1`."""
     trace: str = "retrace"
-    """The trace: `retrace`, `tree_backup`, `q_lambda`, …; `dqn` is windows of one step and a greedy target."""
+    """Trace: `retrace`, `tree_backup`, `q_lambda`, …; `dqn` uses windows of one step and a greedy target policy."""
     lambda_: Annotated[float, tyro.conf.arg(name="lambda")] = 1.0
-    """λ, how much of a later TD error is passed back at most."""
+    """λ in [0, 1]: the largest share of a later TD error that one step passes back."""
     seed: int = 0
-    """Of everything that is drawn."""
+    """Random seed."""
     num_steps: Whole = None
-    """Environment steps of all actors together, rounded up to whole ticks (`tick_steps`)."""
+    """Environment steps of all actors together, rounded up to a multiple of `tick_steps`."""
     num_actors: int = 16
-    """Environments side by side (App. F)."""
+    """Number of environments that run in parallel (App. F)."""
     window: Whole = None
-    """n, steps of a window."""
+    """Steps per window (n in App. F)."""
     num_windows: Whole = None
-    """Windows of a batch."""
+    """Windows per batch."""
     steps_per_update: int = 4
-    """Environment steps, of all actors together, for one update (Deviation D15)."""
+    """Environment steps of all actors together per update (Deviation D15)."""
     replay_size: Whole = None
-    """Transitions that are kept, of all actors together."""
+    """Transitions in replay, of all actors together."""
     fill: Whole = None
-    """Environment steps before the first update, of all actors together."""
+    """Environment steps of all actors together before the first update."""
     gamma: Number = None
-    """γ, the discount."""
+    """Discount γ."""
     step_size: Number = None
-    """Of the optimiser, at first."""
+    """Initial step size of the optimiser."""
     anneal: bool = True
-    """The step size falls to 0 over the run (App. F), or stays."""
+    """Decrease the step size linearly to 0 over the run (App. F)."""
     optimiser: str = "adam"
-    """`adam`, or `rmsprop` as in the paper."""
+    """Optimiser: `adam`, or `rmsprop` as in the paper."""
     regularisation: Number = None
-    """ε of the optimiser."""
+    """Constant ε in the denominator of the optimiser."""
     exploration: str = "linear"
-    """`linear`: one ε for all actors; `switching`: the three schedules of App. F."""
+    """Exploration: `linear`, one ε for all actors, or `switching`, the three schedules of App. F."""
     epsilon: Number = None
-    """ε at the end of its fall from 1."""
+    """Final ε of the exploration; it starts at 1."""
     epsilon_steps: Whole = None
-    """Environment steps over which ε falls."""
+    """Environment steps over which ε decreases from 1."""
     target_policy: Annotated[str | None, CHOSEN] = None
-    """π: `exploration`, the current exploration policy (App. F), `greedy`, or `softmax`."""
+    """Target policy π: `exploration`, the current exploration policy (App. F), `greedy`, or `softmax`."""
     target_epsilon: float | None = None
-    """ε of an `exploration` target policy; default: that of the behaviour, as in App. F."""
+    """ε of an `exploration` target policy; None means the current ε of the behaviour, as in App. F."""
     beta: float = 1.0
-    """Inverse temperature of a softmax target policy."""
+    """Inverse temperature of a `softmax` target policy."""
     double: Annotated[bool | None, CHOSEN] = None
-    """π is made of the online network's values (Deviation D12); DQN's is not."""
+    """Compute π from the values of the online network (Deviation D12); DQN does not."""
     clamp: float | None = 1.0
-    """ΔQ is clamped to ± this."""
+    """Bound on |ΔQ|; None for no bound."""
     target_period: Whole = None
-    """Updates between copies of the online network to the target network (Deviation D14)."""
+    """Updates between two copies of the online network to the target network (Deviation D14)."""
     max_gradient: float | None = None
-    """The gradient's norm is scaled down to this."""
+    """Bound on the norm of the gradient; None for no bound."""
     reward_clamp: float | None = None
-    """Rewards are clamped to ± this for learning; they are reported as they were."""
+    """Bound on |reward| for learning; None for no bound. Reported returns are raw."""
     network: str = "auto"
-    """`mlp`, `minatar`, `dqn`, or what fits the observations."""
+    """Network: `mlp`, `minatar`, `dqn`, or `auto`, which goes by the observations."""
     hidden_sizes: Annotated[tuple[int, ...] | None, CHOSEN] = None
-    """Of the fully connected network."""
+    """Widths of the hidden layers of `mlp`."""
     precision: str = "float32"
-    """What the network computes in; `bfloat16` is faster on accelerators."""
+    """Precision of the network: `float32`, or `bfloat16`, which is faster on accelerators."""
     tick_steps: Whole = None
-    """Environment steps between two reports."""
+    """Environment steps per tick: the progress is reported once per tick."""
     evaluation_ticks: int = 20
-    """Reports between two evaluations; 0 for none on the way."""
+    """Ticks between two evaluations during training; 0 for none."""
     evaluation_episodes: int = 100
-    """Episodes of the evaluation at the end; those on the way take a fifth of them."""
+    """Episodes of the final evaluation; evaluations during training have a fifth of them."""
     evaluation_epsilon: float = 0.001
-    """ε of evaluations."""
+    """ε of the policy in evaluations."""
     evaluation_steps: int = 10_000
-    """An episode of an evaluation is cut off there."""
+    """Maximum steps per evaluation episode."""
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
-    """For the environment: `time_limit`, `sticky`, whatever `gymnasium.make` takes."""
+    """Options of the environment, such as `time_limit` or `sticky`, or keywords of `gymnasium.make`."""
 
     def __post_init__(self) -> None:
         if self.hidden_sizes is not None:
@@ -116,7 +116,7 @@ class TrainSpec:
 
     @property
     def name(self) -> str:
-        """Of a folder: letters, digits and a few signs, whatever the environment is called."""
+        """Name for a folder: letters, digits and a few signs, whatever the name of the environment."""
         plain = re.sub(r"[^\w.+=@:-]", "-", self.env.removeprefix("gymnasium/"))
         return f"{plain.lstrip('.-')}-{self.trace}-{self.seed}"
 
@@ -129,7 +129,7 @@ class TrainSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(TrainSpec):
-    """A spec with nothing left to choose: what is run, and stored with a run."""
+    """A spec without open choices: it is what is run, and stored with the run."""
 
     num_steps: int
     window: int
@@ -169,7 +169,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 )
 
 DEFAULT_TICK = 20_000
-"""Steps of a tick at most, unless told otherwise."""
+"""Largest default of `tick_steps`."""
 
 TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -203,7 +203,7 @@ TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""By the beginning of the environment's name, without `gymnasium/`."""
+"""Defaults by the start of the environment's name, without `gymnasium/`."""
 
 PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -211,11 +211,11 @@ PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "dqn": {"step_size": 0.0000439, "regularisation": 0.001},
     }
 )
-"""App. F, for RMSprop."""
+"""Settings of App. F, for RMSprop."""
 
 
 def resolved(spec: TrainSpec) -> Plan:
-    """The spec with every None that means "choose" chosen."""
+    """Return the spec with a default in place of every None that means "choose"."""
     env = full_name(spec.env)
     chosen = dict(DEFAULTS)
     for beginning, row in TUNED.items():
@@ -243,9 +243,9 @@ def resolved(spec: TrainSpec) -> Plan:
 
 
 def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
-    """The spec with what it leaves open as it is in the plan of a run that goes on.
+    """Return the spec with its open fields taken from the plan of the run that it resumes.
 
-    Of another environment or trace it stays open, since what suits those is something else.
+    They stay open if environment or trace differ, since other defaults suit those.
 
     >>> continued(TrainSpec(env="CartPole-v1"), resolved(TrainSpec(env="CartPole-v1", num_steps=4_000))).num_steps
     4000
@@ -257,7 +257,7 @@ def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
 
 
 def full_name(env: str) -> str:
-    """An environment's name with its suite: what has none is one of Gymnasium's."""
+    """Return the environment's name with its suite; a name without one is a Gymnasium id."""
     if env in NAMES or on_host(env):
         return env
     if "/" not in env or ":" in env:
@@ -269,10 +269,10 @@ def full_name(env: str) -> str:
 
 
 ADDED: Mapping[str, Any] = MappingProxyType({"target_epsilon": None})
-"""Fields that came after the first version, with the value that reproduces what was run before they were there.
+"""Fields added after the first version, with the value that reproduces runs from before.
 
-They are left out of a record at that value: records of older versions read as they are, and a spec keeps its
-fingerprint, so that a sweep that was begun goes on."""
+A record leaves them out at that value: records of older versions stay readable, and a spec keeps its fingerprint, so
+that an older sweep can be resumed."""
 
 
 def to_json(spec: TrainSpec) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def from_json(data: Mapping[str, Any]) -> Plan:
 
 
 def differences(one: TrainSpec, other: TrainSpec) -> dict[str, tuple[Any, Any]]:
-    """Fields that differ, with both values."""
+    """Return the fields that differ, with both values."""
     pairs = ((f.name, getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(TrainSpec))
     return {name: (a, b) for name, a, b in pairs if a != b}
 
@@ -315,15 +315,15 @@ WHOLE = {
     "evaluation_episodes": 1,
     "evaluation_steps": 1,
 }
-"""Whole numbers, and the least that each may be."""
+"""Whole-number fields, and the least value of each."""
 MOST = 2**31 - 1
-"""A whole number of any kind: they are counted in 32 bits."""
+"""Largest value of a whole number: they are counted in 32 bits."""
 LARGEST, SMALLEST = 3.4e38, 1.2e-38
-"""Positive numbers: float32 holds no others."""
+"""Range of positive numbers: that of float32."""
 SHARES = ("lambda_", "gamma", "epsilon", "target_epsilon", "evaluation_epsilon")
 POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
 OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon")
-"""Where None is a value; elsewhere it means "choose", and a plan has nothing left to choose."""
+"""Fields where None is a value; elsewhere it means "choose"."""
 SWITCHES = ("anneal", "double")
 CHOICES = {
     "trace": ALGORITHMS,
@@ -336,7 +336,7 @@ CHOICES = {
 
 
 def _check(spec: TrainSpec) -> None:
-    """Every field on its own; what must fit together is checked where it meets."""
+    """Check every field on its own; combinations are checked where they are used."""
     if not isinstance(spec.env, str) or not spec.env:
         raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
     chosen = {f.name for f in dataclasses.fields(TrainSpec) if f.default is None and not isinstance(spec, Plan)}
@@ -353,7 +353,7 @@ def _check(spec: TrainSpec) -> None:
 
 
 def _broken(name: str, value: Any) -> str:
-    """The rule that it breaks, if any."""
+    """Return the rule that a value breaks, or ""."""
     if name in CHOICES and value not in CHOICES[name]:
         close = difflib.get_close_matches(str(value), CHOICES[name], n=1)
         return f"one of {', '.join(CHOICES[name])}" + (f" (did you mean {close[0]}?)" if close else "")

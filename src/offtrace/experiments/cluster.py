@@ -31,11 +31,11 @@ from offtrace.experiments.engine import (
     Watched,
     begin,
     end_of,
-    num_cores,
     packed,
 )
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.store import Store
+from offtrace.threads import num_cores
 
 BEAT_SECONDS = 60.0
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}

@@ -35,6 +35,7 @@ from offtrace.agent.telemetry import Report, Watcher, divergence
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.spec import packs
 from offtrace.experiments.store import OVER, Store, fingerprint
+from offtrace.threads import num_cores
 
 MOST = 200
 """Members of a pack on a CPU, where they run one after the other: a pack is asked to stop after every tick of all."""
@@ -193,11 +194,6 @@ def _is_worth_it(store: Store, rows: Sequence[dict[str, Any]], missing: Sequence
     total = int(rows[0]["num_steps"])
     left = total - max(store.num_steps(run_id) for run_id, _ in missing)
     return len(missing) == len(rows) or len(rows) * left < len(missing) * total
-
-
-def num_cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def work(

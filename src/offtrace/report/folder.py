@@ -13,7 +13,6 @@ the one before, or none.
 
 import hashlib
 import json
-import os
 import platform
 import re
 import stat
@@ -44,6 +43,7 @@ from offtrace.report.page import FORMATS, Cell, Document, Grid, Section, chart_s
 from offtrace.report.sections import KINDS, listed, slug, study_part, unique
 from offtrace.scores import Claim, claims
 from offtrace.scores.comparison import Stretch, published_comparison
+from offtrace.writing import write_whole
 
 NOTES = (
     "A run has two scores. Its training score is the mean return of the training episodes that ended in the last "
@@ -186,12 +186,7 @@ def _put(output: Path, address: str, data: bytes) -> str:
     """A file that is there whole, or as it was before; its checksum."""
     path = output / address
     path.parent.mkdir(exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        new.write_bytes(data)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    write_whole(path, [data])
     return hashlib.sha256(data).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Numbers and lines for people: short, and of one width where they change."""
+"""Numbers and texts as the verbs print them."""
 
 import math
 
@@ -6,7 +6,7 @@ UNKNOWN = "–"
 
 
 def number(value: float, unknown: str = UNKNOWN) -> str:
-    """With three digits that count.
+    """Return a number with three significant digits.
 
     >>> [number(value) for value in (0.05, 12.345, -1234.5, 2.5e-4, 1.25e6, float("nan"), float("-inf"))]
     ['0.0500', '12.3', '-1,234', '0.00025', '1.25M', '–', '-∞']
@@ -23,7 +23,7 @@ def number(value: float, unknown: str = UNKNOWN) -> str:
 
 
 def short(value: int) -> str:
-    """For a refusal: a whole number of any size, also one that Python would not print.
+    """Return an integer for an error message, also one that is too long for Python to print.
 
     >>> short(12), short(-(10**30)), short(10**5000)
     ('12', 'a number of more than 20 digits', 'a number of more than 20 digits')
@@ -32,12 +32,14 @@ def short(value: int) -> str:
 
 
 def fixed(value: float, decimals: int) -> str:
-    """With as many decimals where it is small: probabilities, coefficients, distances."""
-    return f"{value:.{decimals}f}" if abs(value) < 9.995 else number(value, "nan")
+    """Return a small number with a fixed number of decimals, and a large one as `number` does."""
+    if abs(value) < 9.995:
+        return f"{value:.{decimals}f}"
+    return number(value, "nan")
 
 
 def count(value: float) -> str:
-    """Whole, with commas; from a million on, in millions and thousands of millions.
+    """Return a count with commas, and from a million on in millions (M), billions (B) or trillions (T).
 
     >>> [count(value) for value in (999, 12_000, 1_200_000, 999_999_999, 4.2e9, 1e15)]
     ['999', '12,000', '1.2M', '1B', '4.2B', '1.0e+15']
@@ -54,16 +56,18 @@ def count(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Rounded down, so that 100% is all of it.
+    """Return a share in percent, rounded down: 100% means all of it.
 
     >>> percent(0.999), percent(1.0), percent(float("nan"))
     ('99%', '100%', '–')
     """
-    return f"{math.floor(100 * share + 1e-9)}%" if math.isfinite(share) else UNKNOWN
+    if not math.isfinite(share):
+        return UNKNOWN
+    return f"{math.floor(100 * share + 1e-9)}%"
 
 
 def rate(speed: float) -> str:
-    """Rounded, since the next digits change with every tick.
+    """Return a speed with three digits: the next ones change with every tick.
 
     >>> rate(41_626.3), rate(0.25)
     ('41,600 steps/s', '0.250 steps/s')
@@ -72,7 +76,7 @@ def rate(speed: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the two largest units that say something.
+    """Return a time in its two largest units.
 
     >>> [duration(value) for value in (0.4, 59.6, 200, 7500, 360_000, 1e10)]
     ['0 s', '1 min', '3 min 20 s', '2 h 5 min', '4 d 4 h', 'over 3 years']
@@ -80,8 +84,10 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return UNKNOWN
     whole = round(seconds)
+    if whole >= 1096 * 86_400:
+        return "over 3 years"
     if whole >= 1000 * 86_400:
-        return "over 3 years" if whole >= 1096 * 86_400 else f"{whole // 86_400:,} d"
+        return f"{whole // 86_400:,} d"
     for (size, name), (smaller, small_name) in (
         ((86_400, "d"), (3_600, "h")),
         ((3_600, "h"), (60, "min")),
@@ -93,10 +99,10 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def harmless(line: str) -> str:
-    r"""On one line, with whatever would steer a terminal written out.
+def printable(line: str) -> str:
+    r"""Return a text on one line, with control characters escaped.
 
-    >>> print(harmless("two\nlines, \x1b[31mred"))
+    >>> print(printable("two\nlines, \x1b[31mred"))
     two\nlines, \x1b[31mred
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)

@@ -1,10 +1,10 @@
-"""What a state of a pure environment looks like: a picture to put on film, and cells to put on a terminal.
+"""Pictures of the states of environments that are pure functions, and coloured cells for a terminal.
 
     picture(env, state)      # (H, W, 3) uint8
-    cells(env, state)        # (rows, columns, 3) uint8, one colour per cell; None for what is not a grid
+    cells(env, state)        # (rows, columns, 3) uint8, one colour per cell; None if it is not a grid
 
-Flat colours on a dark ground, drawn at three times the size and averaged down: smooth edges, few colours, small
-files. Drawing needs Pillow (`pip install 'offtrace[video]'`); cells and the MinAtar games need only NumPy.
+Flat colours on a dark ground, drawn at three times the size and averaged down, give smooth edges, few colours and
+small files. Drawing needs Pillow (`pip install 'offtrace[video]'`); cells and the MinAtar games need only NumPy.
 """
 
 import math
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.environments.drawing import (
+from offtrace.environments.interface import Environment, State
+from offtrace.watch.drawing import (
     BLUE,
     BROWN,
     CELL,
@@ -38,7 +39,6 @@ from offtrace.environments.drawing import (
     cell_side,
     on_board,
 )
-from offtrace.environments.interface import Environment, State
 
 CHANNELS: Mapping[str, tuple[tuple[str, Colour], ...]] = MappingProxyType(
     {
@@ -75,7 +75,7 @@ CHANNELS: Mapping[str, tuple[tuple[str, Colour], ...]] = MappingProxyType(
         ),
     }
 )
-"""Of each MinAtar game, what its channels are, in their order, and in which colour they are shown."""
+"""Names and colours of the channels of each MinAtar game, in their order."""
 
 IN_FRONT: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
@@ -86,7 +86,7 @@ IN_FRONT: Mapping[str, tuple[int, ...]] = MappingProxyType(
         "space_invaders": (1, 2, 3, 0, 5, 4),
     }
 )
-"""Channels from the back to the front: a cell has the colour of the last one that is set."""
+"""Channels from back to front: a cell has the colour of the last channel that is set."""
 
 ACTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -102,11 +102,11 @@ ACTIONS: Mapping[str, str] = MappingProxyType(
         "minatar/space_invaders": "·←→*",
     }
 )
-"""One character per action, where actions mean the same in all states."""
+"""One character per action, for environments whose actions mean the same in all states."""
 
 
 def picture(env: Environment, state: State) -> np.ndarray:
-    """(H, W, 3) uint8: one state, drawn.
+    """Draw a state as (H, W, 3) uint8.
 
     >>> import jax
     >>> from offtrace.environments import make
@@ -119,11 +119,13 @@ def picture(env: Environment, state: State) -> np.ndarray:
 
 
 def cells(env: Environment, state: State) -> np.ndarray | None:
-    """(rows, columns, 3) uint8: the colour of every cell; None if the environment is not made of cells."""
+    """Return the colours of all cells, (rows, columns, 3) uint8; None if the environment is not a grid."""
     _entry(PICTURES, env)
     if env.name.startswith("mdp/"):
         return _mdp_cells(env, state)
-    return CELLS[env.name](env, state) if env.name in CELLS else None
+    if env.name not in CELLS:
+        return None
+    return CELLS[env.name](env, state)
 
 
 def _entry(table: Mapping[str, Callable], env: Any) -> Callable:
@@ -132,7 +134,7 @@ def _entry(table: Mapping[str, Callable], env: Any) -> Callable:
         return _mdp
     if name not in table:
         got = f"{name} ({type(env).__name__})" if name else type(env).__name__
-        raise TypeError(f"`env` must be an environment that has a picture: {', '.join(table)}; got {got}.")
+        raise TypeError(f"`env` must be an environment with a picture; got {got}. Valid options: {', '.join(table)}.")
     return table[name]
 
 
@@ -152,10 +154,12 @@ def _minatar(env: Any, state: State) -> np.ndarray:
 
 
 def _catch_colours(env: Any, state: State) -> tuple[Colour, Colour]:
-    """Of ball and paddle: green together, red apart once the ball has landed."""
+    """Return the colours of ball and paddle; once the ball has landed, green for a catch and red for a miss."""
     if int(state.row) < env.rows - 1:
         return YELLOW, BLUE
-    return (GREEN, GREEN) if int(state.column) == int(state.paddle) else (RED, BLUE)
+    if int(state.column) == int(state.paddle):
+        return GREEN, GREEN
+    return RED, BLUE
 
 
 def _catch_cells(env: Any, state: State) -> np.ndarray:
@@ -173,13 +177,14 @@ def _catch(env: Any, state: State) -> np.ndarray:
     side = cell_side(env.rows, env.columns)
     drawing.box((left + 0.06 * side, top + 0.62 * side), (left + 0.94 * side, top + 0.92 * side), paddle, 0.15 * side)
     centre = cell_centre(env.rows, env.columns, int(state.row), int(state.column))
-    landed = int(state.row) == env.rows - 1  # and then lies on the paddle, or on the ground
-    drawing.disc((centre[0], centre[1] - (0.14 * side if landed else 0)), 0.28 * side, ball)
+    landed = int(state.row) == env.rows - 1  # it then lies on the paddle or on the ground
+    height = 0.14 * side if landed else 0
+    drawing.disc((centre[0], centre[1] - height), 0.28 * side, ball)
     return drawing.finished()
 
 
 def _sea(env: Any) -> np.ndarray:
-    """Deeper is darker, the way to the treasure is lighter; one more row, of sand, is where every dive ends."""
+    """Return the sea: darker with depth, lighter on the way to the treasure, a row of sand at the bottom."""
     depth = np.linspace(0, 1, env.size)[:, None, None]
     water = np.array((34, 92, 138)) * (1 - depth) + np.array((20, 40, 78)) * depth
     water = np.broadcast_to(water, (env.size, env.size, 3)).copy()
@@ -197,7 +202,8 @@ def _deep_sea_cells(env: Any, state: State) -> np.ndarray:
 
 def _deep_sea(env: Any, state: State) -> np.ndarray:
     shape = env.size + 1, env.size
-    drawing, side = on_board(_sea(env)), cell_side(*shape)
+    drawing = on_board(_sea(env))
+    side = cell_side(*shape)
     x, y = cell_centre(*shape, int(state.row), int(state.column))
     drawing.disc((x, y), 0.3 * side, WHITE)
     drawing.box((x - 0.17 * side, y - 0.14 * side), (x + 0.17 * side, y + 0.1 * side), BLUE, 0.1 * side)
@@ -224,7 +230,8 @@ def _cliff_cells(env: Any, state: State) -> np.ndarray:
 
 
 def _cliff(env: Any, state: State) -> np.ndarray:
-    drawing, side = on_board(_cliff_ground((76, 112, 92))), cell_side(4, 12)
+    drawing = on_board(_cliff_ground((76, 112, 92)))
+    side = cell_side(4, 12)
     for column in range(1, 11):
         left, top = cell_corner(4, 12, 3, column)
         teeth = [(left + (0.12 + 0.19 * i) * side, top + (0.78 if i % 2 == 0 else 0.42) * side) for i in range(5)]
@@ -239,13 +246,14 @@ def _cliff(env: Any, state: State) -> np.ndarray:
 
 
 def _mdp_cells(env: Any, state: State) -> np.ndarray:
-    """A map where the MDP has one, else its states in a row.
+    """Return the map of the MDP, or its states in a row if it has none.
 
-    What can never be entered is a wall; where an episode ends, green if it pays and red if it costs.
+    States that cannot be entered are walls. States where episodes end are green for a positive mean reward, else red.
     """
     mdp = env.mdp
     rows, columns = mdp.grid or (1, mdp.num_states)
     colours = np.full((mdp.num_states, 3), CELL, np.uint8)
+    # One entry per transition: row // A is the state, `successor` the next one.
     ends = np.zeros(len(mdp.successor)) if mdp.ends is None else mdp.ends
     reward = mdp.r.ravel()[mdp.rows] if mdp.reward is None else mdp.reward
     moves = mdp.rows // mdp.num_actions != mdp.successor
@@ -266,7 +274,7 @@ def _mdp(env: Any, state: State) -> np.ndarray:
 
 
 def _cart_pole(env: Any, state: State) -> np.ndarray:
-    """The limits of the track are posts; the pole is drawn twice as long as it is, at its true angle."""
+    """Draw the limits of the track as posts, and the pole at its true angle and twice its length."""
     position, _, angle, _ = np.asarray(state.x, float).tolist()
     width, height, unit, ground = 400, 240, 68.0, 184.0
     drawing = Drawing(width, height)
@@ -319,7 +327,7 @@ def _mountain_car(env: Any, state: State) -> np.ndarray:
 
 
 def _acrobot(env: Any, state: State) -> np.ndarray:
-    """Angles from hanging down, counter-clockwise; the tip is to rise above the dashed line."""
+    """Draw two links; angles are counter-clockwise from hanging down. The tip must rise above the dashed line."""
     theta_1, theta_2 = np.asarray(state.x, float)[:2].tolist()
     size, unit = 320, 72.0
     pivot = (size / 2, size / 2)
@@ -351,7 +359,7 @@ PICTURES: Mapping[str, Callable[[Any, State], np.ndarray]] = MappingProxyType(
         **dict.fromkeys(_GAMES, _minatar),
     }
 )
-"""How to draw an environment, by its name."""
+"""Functions that draw a state, by environment."""
 
 CELLS: Mapping[str, Callable[[Any, State], np.ndarray]] = MappingProxyType(
     {
@@ -361,4 +369,4 @@ CELLS: Mapping[str, Callable[[Any, State], np.ndarray]] = MappingProxyType(
         **dict.fromkeys(_GAMES, _minatar_cells),
     }
 )
-"""How to colour the cells of an environment, by its name."""
+"""Functions that colour the cells of a state, by environment."""

@@ -1,11 +1,10 @@
-"""A run as a person watches it: a live view in a terminal, a line for about every tenth of it in a file or a pipe."""
+"""The display of a training run: a live view in a terminal, and about ten lines in a file or a pipe."""
 
-import itertools
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,27 +15,30 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.agent.telemetry import Report
-from offtrace.verbs.numbers import UNKNOWN, count, duration, fixed, harmless, number, percent, rate
+from offtrace.cli.display_lines import LABEL, Part, best, row, sparkline, weighted_mean
+from offtrace.cli.numbers import UNKNOWN, count, duration, fixed, number, percent, printable, rate
 
 RECENT = 10
-"""Ticks whose episodes make up the return that is shown."""
+"""Number of last ticks whose episodes are averaged for the return that is shown."""
 TIMED = 30
-"""Ticks over which the speed is measured."""
-LABEL, SLOT, GAP = 12, 12, 3
-"""Columns of a name at the left, of a number with its name (or more), and between those."""
-WIDEST = 120
-LEVELS = "▁▂▃▄▅▆▇█"
-
-Part = tuple[str, str]
-"""A name, shown dim, and what it has come to."""
+"""Number of last ticks over which the speed is measured."""
+MAX_WIDTH = 120
 
 
 class Display:
-    """Around one run: `with Display(…) as display:` and `display.show(report)` for every tick.
+    """The display of one run: `with Display(…) as display:` and `display.show(report)` for every tick.
 
-    The speed is that of the wall clock between reports, without the first tick that learns: most of that is
-    compiling. Titles, lines and events may hold anything; markup is not read, and control characters are shown.
-    With `quiet` there are warnings and notes, and nothing else.
+    The speed is measured by the wall clock between reports, without the first tick that learns, which is mostly
+    compilation. Titles, lines and events may hold anything: markup is not interpreted, and control characters are
+    escaped. With `quiet` only warnings and notes are printed.
+
+        pocket/catch  Retrace(λ = 1)  seed 0                        title
+        16 actors, windows of 16, …                                 subtitle
+        ━━━━━━━━━━━━━━━━━━━━━━━      42%   84,000 of 200,000 steps  _bar
+        41,600 steps/s   3 s left   2 s passed                      _pace
+        Return      0.52   best 0.55   last 310 episodes            _return_lines
+                    ▁▂▃▅▆█
+        Traces      mean c 0.91   cut 4%                            _learning_lines
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Display:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console = console
-        self.title, self.subtitle = title, subtitle
-        self.total_steps, self.quiet = total_steps, quiet
+        self.title = title
+        self.subtitle = subtitle
+        self.total_steps = total_steps
+        self.quiet = quiet
         self._clock = clock
         self._began = clock()
         self._ended: float | None = None
@@ -62,18 +66,18 @@ class Display:
         self._best = math.nan
         self._evaluation = self._best_evaluation = math.nan
         self._evaluated_at = 0
-        self._evaluation_told = False
-        self._told = 0
-        self._speed_told = False
+        self._is_evaluation_printed = False
+        self._tenths_printed = 0
+        self._is_speed_printed = False
 
-    # -- what the training loop calls --
+    # -- called by the training loop --
 
     def __enter__(self) -> Self:
         self._began = self._clock()
         if self.quiet:
             return self
         if self.console.is_interactive:
-            # What others print goes above the view; what they write to a file or a pipe goes there.
+            # Output of others appears above the view, unless it goes to a file or a pipe.
             self._live = Live(
                 self,
                 console=self.console,
@@ -83,7 +87,7 @@ class Display:
             )
             self._live.start(refresh=True)
         else:
-            for line in (self.title, self.subtitle, "Compiling; the first numbers follow."):
+            for line in (self.title, self.subtitle, "Compiling …"):
                 if line:
                     self._print(line)
         return self
@@ -94,29 +98,30 @@ class Display:
         self._stop()
 
     def recall(self, reports: Iterable[Report]) -> None:
-        """Reports from before a run was resumed: they are in the curve, and say nothing of the speed."""
+        """Add the reports from before a run was resumed: they are in the curve and do not count for the speed."""
         for report in reports:
-            self._take(report)
-        self._told = self._tenth
+            self._add(report)
+        self._tenths_printed = self._tenth
 
     def show(self, report: Report) -> None:
-        """One more tick."""
+        """Add the report of one more tick."""
         now = self._clock()
-        learned = report.num_updates > (self._reports[-1].num_updates if self._reports else 0)
-        self._take(report)
+        updates_before = self._reports[-1].num_updates if self._reports else 0
+        learned = report.num_updates > updates_before
+        self._add(report)
         if learned:
             self._points.append((now, report.num_steps))
         for event in report.events:
             self._print(f"At step {count(report.num_steps)}: {event}", style="yellow")
         if self._live is None and not self.quiet:
-            self._tell()
+            self._print_tick()
 
     def say(self, line: str) -> None:
-        """A warning or a note, above the live view."""
+        """Print a warning or a note, above the live view."""
         self._print(line)
 
     def finish(self, lines: Iterable[str]) -> None:
-        """The run is over: the view stays as it is, with these lines under it."""
+        """End the display: the view stays as it is, with these lines below it."""
         was_live = self._live is not None
         self._stop()
         if self.quiet:
@@ -128,21 +133,23 @@ class Display:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps of all actors, over the last ticks; None until it is known."""
+        """Environment steps of all actors per second, over the last ticks; None until it is known."""
         if len(self._points) < 2:
             return None
         (start, before), (end, after) = self._points[0], self._points[-1]
-        return (after - before) / (end - start) if end > start and after > before else None
+        if end <= start or after <= before:
+            return None
+        return (after - before) / (end - start)
 
-    # -- what has been seen --
+    # -- the state of the run --
 
-    def _take(self, report: Report) -> None:
+    def _add(self, report: Report) -> None:
         self._reports.append(report)
         self._recent = weighted_mean(self._reports[-RECENT:])
         self._best = best(self._best, self._recent[0])
         if report.evaluation is not None:
             self._evaluation, self._evaluated_at = report.evaluation, report.num_steps
-            self._evaluation_told = False
+            self._is_evaluation_printed = False
             self._best_evaluation = best(self._best_evaluation, report.evaluation)
 
     @property
@@ -151,18 +158,22 @@ class Display:
 
     @property
     def _share(self) -> float:
-        return min(1.0, self._num_steps / self.total_steps) if self.total_steps > 0 else 1.0
+        if self.total_steps <= 0:
+            return 1.0
+        return min(1.0, self._num_steps / self.total_steps)
 
     @property
     def _tenth(self) -> int:
-        return 10 * self._num_steps // self.total_steps if self._share < 1 else 10
+        if self._share >= 1:
+            return 10
+        return 10 * self._num_steps // self.total_steps
 
     @property
     def _complete(self) -> bool:
         return bool(self._reports) and self._share >= 1
 
     def _seconds_left(self, now: float) -> float:
-        """Counted down between ticks."""
+        """Return the estimated seconds left; it counts down between ticks."""
         speed = self.steps_per_second
         if speed is None:
             return math.nan
@@ -178,27 +189,31 @@ class Display:
     # -- lines --
 
     def _print(self, line: str, style: str = "", soft_wrap: bool = False) -> None:
-        text = self._encodable(Text(harmless(line), style=style))
+        text = self._encodable(Text(printable(line), style=style))
         self.console.print(text, soft_wrap=soft_wrap or not self.console.is_interactive)
 
-    def _tell(self) -> None:
-        """A line where the run has come a tenth further, and where its speed is first known.
+    def _print_tick(self) -> None:
+        """Print a line at every tenth of the run, and when its speed is first known.
 
-        An evaluation is in the first line after it was made, with its step if that is an earlier one.
+        An evaluation is in the first line after it, with its step if that was an earlier one.
         """
-        speed, now = self.steps_per_second, self._clock()
-        if self._tenth <= self._told and (self._speed_told or speed is None):
+        speed = self.steps_per_second
+        now = self._clock()
+        if self._tenth <= self._tenths_printed and (self._is_speed_printed or speed is None):
             return
-        self._told, self._speed_told = self._tenth, self._speed_told or speed is not None
+        self._tenths_printed = self._tenth
+        self._is_speed_printed = self._is_speed_printed or speed is not None
         parts = [
             f"{percent(self._share):>4}",
             f"{count(self._num_steps):>{len(count(self.total_steps))}} of {count(self.total_steps)} steps",
             f"return {number(self._recent[0])}",
         ]
-        if not (math.isnan(self._evaluation) or self._evaluation_told):
-            before = "" if self._evaluated_at == self._num_steps else f" at step {count(self._evaluated_at)}"
-            parts.append(f"evaluation {number(self._evaluation)}{before}")
-            self._evaluation_told = True
+        if not (math.isnan(self._evaluation) or self._is_evaluation_printed):
+            part = f"evaluation {number(self._evaluation)}"
+            if self._evaluated_at != self._num_steps:
+                part += f" at step {count(self._evaluated_at)}"
+            parts.append(part)
+            self._is_evaluation_printed = True
         if speed is not None:
             parts.append(rate(speed))
         if self._complete:
@@ -210,8 +225,8 @@ class Display:
     # -- the live view --
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, WIDEST)
-        lines = [Text(harmless(self.title), style="bold"), Text(harmless(self.subtitle), style="dim")]
+        width = min(options.max_width, MAX_WIDTH)
+        lines = [Text(printable(self.title), style="bold"), Text(printable(self.subtitle), style="dim")]
         head = [self._cropped(line, width) for line in lines if line]
         body: list[Text] = [self._pace(width)]
         if self._num_steps:
@@ -239,16 +254,18 @@ class Display:
 
     def _pace(self, width: int) -> Text:
         now = self._ended if self._ended is not None else self._clock()
-        passed, speed = duration(now - self._began), self.steps_per_second
+        passed = duration(now - self._began)
+        speed = self.steps_per_second
         pace: list[Part] = [] if speed is None else [("", rate(speed))]
         if self._complete:
             return row("", width, [*pace, ("", f"done in {passed}")])
         if self._ended is not None:
             return row("", width, [*pace, ("", f"stopped after {passed}")])
         if speed is None:
-            what = "learning; the speed is not known yet" if self._points else "compiling …"
-            return row("", width, [("", what), ("", passed)])
-        left, updates = duration(self._seconds_left(now)), count(self._reports[-1].num_updates)
+            state = "learning; speed not known yet" if self._points else "compiling …"
+            return row("", width, [("", state), ("", passed)])
+        left = duration(self._seconds_left(now))
+        updates = count(self._reports[-1].num_updates)
         return row("", width, [*pace, ("", f"{left} left"), ("", f"{passed} passed"), ("", f"{updates} updates")])
 
     def _return_lines(self, width: int, *, curve: bool) -> list[Text]:
@@ -273,7 +290,7 @@ class Display:
         return [row("Evaluation", width, [*shown, ("at step", count(self._evaluated_at))])]
 
     def _learning_lines(self, width: int) -> list[Text]:
-        """What an update measures; nan has a meaning here, and is shown."""
+        """Return the metrics of the last update; nan is a result here, and is shown."""
         now = self._reports[-1]
         traces: list[Part] = [
             ("mean c", fixed(now.c, 2)),
@@ -282,8 +299,11 @@ class Display:
         ]
         distance: list[Part] = [("‖π−μ‖₁", fixed(now.off_policy, 2))]
         ages = [UNKNOWN if math.isnan(value) else fixed(value, 2) for value in now.off_policy_by_age]
-        by_age: list[Part] = [("newest to oldest", "  ".join(ages))]
-        ends: list[Part] = [("newest", ages[0]), ("oldest", ages[-1])] if ages else []
+        by_age: list[Part] = []
+        ends: list[Part] = []
+        if ages:
+            by_age = [("newest to oldest", "  ".join(ages))]
+            ends = [("newest", ages[0]), ("oldest", ages[-1])]
         learner: list[Part] = [
             ("loss", number(now.loss, "nan")),
             ("Q", number(now.q, "nan")),
@@ -293,7 +313,7 @@ class Display:
         ]
         return [
             row("Traces", width, traces),
-            row("Off-policy", width, [*distance, *(by_age if ages else [])], [*distance, *ends]),
+            row("Off-policy", width, [*distance, *by_age], [*distance, *ends]),
             row("Learner", width, learner),
         ]
 
@@ -303,76 +323,10 @@ class Display:
         return self._encodable(line)
 
     def _encodable(self, line: Text) -> Text:
-        """With ? for what the console's encoding has no letter for."""
+        """Replace characters that the console's encoding lacks by ?."""
         encoding = self.console.encoding
         line.plain = line.plain.encode(encoding, "replace").decode(encoding)
         return line
-
-
-# -- lines and curves ----------------------------------------------------------------------------------------
-
-
-def row(label: str, width: int, *candidates: Sequence[Part]) -> Text:
-    """The first of the candidates that fits, or as much of the last one as does."""
-    for parts in candidates:
-        line = _joined(label, parts)
-        if line.cell_len <= width:
-            return line
-    kept = [*candidates[-1]]
-    while len(kept) > 1 and _joined(label, kept).cell_len > width:
-        kept.pop()
-    return _joined(label, kept)
-
-
-def _joined(label: str, parts: Sequence[Part]) -> Text:
-    """In columns, so that what stands to the right of a number does not move when it gets a digit more."""
-    line = Text(f"{label:{LABEL}}" if label else "")
-    line.stylize("bold", 0, len(label))
-    for place, (name, value) in enumerate(parts):
-        start = len(line)
-        if name:
-            line.append(f"{name} ", style="dim")
-        line.append(value)
-        if place < len(parts) - 1:
-            line.append(" " * (max(0, SLOT - (len(line) - start)) + GAP))
-    return line
-
-
-def weighted_mean(reports: Iterable[Report], field: str = "episode_return") -> tuple[float, int]:
-    """Over all episodes that ended in these ticks, and how many those are."""
-    total, episodes = 0.0, 0
-    for report in reports:
-        value: float = getattr(report, field)
-        if report.num_episodes and math.isfinite(value):
-            total += report.num_episodes * value
-            episodes += report.num_episodes
-    return (total / episodes if episodes else math.nan), episodes
-
-
-def best(before: float, value: float) -> float:
-    """The greater; nan is nothing."""
-    return value if math.isnan(before) else before if math.isnan(value) else max(before, value)
-
-
-def sparkline(reports: Sequence[Report], width: int) -> tuple[str, float, float]:
-    """The returns of the run so far as one line, with its lowest and highest value.
-
-    A column is one tick; once there are more ticks than columns, a column is the mean of several. A column in which
-    no episode ended is blank.
-    """
-    reports = [report for report in reports if report.num_steps]
-    width = max(1, min(width, len(reports)))
-    edges = [place * len(reports) // width for place in range(width + 1)]
-    values = [weighted_mean(reports[a:b])[0] for a, b in itertools.pairwise(edges)]
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return " " * width, math.nan, math.nan
-    low, high = min(known), max(known)
-    span = high - low
-    if not 0 < span < math.inf:
-        return "".join(" " if math.isnan(v) else LEVELS[3] for v in values), low, high
-    levels = [value if math.isnan(value) else min(7, int(8 * ((value - low) / span))) for value in values]
-    return "".join(" " if math.isnan(level) else LEVELS[int(level)] for level in levels), low, high
 
 
 def _is_terminal(stream: Any) -> bool:

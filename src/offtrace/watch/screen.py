@@ -1,4 +1,4 @@
-"""Frames of an agent that plays, in the terminal: two pixels per character, and what it thinks of its actions."""
+"""Frames of an agent at play in the terminal: two pixels per character, and the Q-values of its actions."""
 
 import itertools
 import signal
@@ -16,19 +16,20 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from offtrace.environments.episodes import Frame
-from offtrace.verbs.films import HOLD_SECONDS, check_fps, number, pillow
+from offtrace.watch.captions import HOLD_SECONDS, check_fps, pillow, return_text
+from offtrace.watch.episodes import Frame
 
 
 def show(
     frames: Iterable[Frame], console: Console, fps: float, *, title: str = "", actions: Sequence[str] = ""
 ) -> None:
-    """Plays in the terminal, two pixels per character, as large as fits; ends with the frames, or by Ctrl-C.
+    """Show frames in the terminal, as large as fits, until they end or Ctrl-C is pressed.
 
-    Cells are shown one by one, whole; pictures are averaged down. `actions` has a character per action.
+    Grid environments are shown cell by cell; other pictures are averaged down. `actions` has a character per action.
     """
     check_fps(fps)
-    live, due = Live(console=console, auto_refresh=False, vertical_overflow="crop"), time.monotonic()
+    live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+    due = time.monotonic()
     live.start()
     try:
         for frame in frames:
@@ -38,13 +39,13 @@ def show(
     except KeyboardInterrupt:
         pass
     finally:
-        with _deaf():
+        with _ctrl_c_ignored():
             live.stop()
 
 
 @contextmanager
-def _deaf() -> Generator[None, None, None]:
-    """No Ctrl-C for a moment: a second one must not keep the terminal from getting its cursor and output back."""
+def _ctrl_c_ignored() -> Generator[None, None, None]:
+    """Ignore Ctrl-C: a second one must not keep the terminal from getting its cursor and output back."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -56,16 +57,18 @@ def _deaf() -> Generator[None, None, None]:
 
 
 class View:
-    """A frame for rich: the picture, and two lines below it."""
+    """A frame as rich renders it: the picture, and two lines of text below it."""
 
     def __init__(self, frame: Frame, title: str, actions: Sequence[str] = "") -> None:
-        self.frame, self.title, self.actions = frame, title, actions
+        self.frame = frame
+        self.title = title
+        self.actions = actions
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, frame = options.max_width, self.frame
+        width = options.max_width
         rows = console.height - 3  # two lines of text, and the line of the cursor
         if rows > 0:
-            yield from _blocks(_pixels(frame, width, rows))
+            yield from _blocks(_pixels(self.frame, width, rows))
         yield self._fitting(self._status(), width)
         yield self._fitting(self._values(width), width)
 
@@ -75,7 +78,7 @@ class View:
         pairs = [
             ("episode", str(frame.episode)),
             ("step", str(frame.step)),
-            ("return", number(frame.episode_return)),
+            ("return", return_text(frame.episode_return)),
         ]
         if frame.action is not None:
             pairs.append(("action", self._label(frame.action)))
@@ -84,21 +87,22 @@ class View:
         return text
 
     def _values(self, width: int) -> Text:
-        """A bar per action, from the worst to the best in this state, and its Q if there is room."""
-        q, text = self.frame.q, Text()
+        """Return a bar per action, from the worst to the best in this state, with its Q-value if there is space."""
+        q = self.frame.q
+        text = Text()
         if q is None:
             return text.append(self.frame.ended)
         shares = (q - q.min()) / (np.ptp(q) or 1)
         labels = [self._label(action) for action in range(len(q))]
         longest = max(map(len, labels))
-        room = min(20, width // len(q)) - longest - 2
+        space = min(20, width // len(q)) - longest - 2
         for action, share in enumerate(shares.tolist()):
             style = "bold bright_yellow" if action == self.frame.action else "dim"
-            if room < 1:  # too many of them: a column each
+            if space < 1:  # too many actions for bars: one character each
                 text.append("▁▂▃▄▅▆▇█"[round(7 * share)], style)
                 continue
-            number = f"{q[action]:8.3g} " if room >= 14 else ""
-            length = room - len(number)
+            number = f"{q[action]:8.3g} " if space >= 14 else ""
+            length = space - len(number)
             text.append(f"{labels[action]:>{longest}} ", style)
             text.append(_bar(share, length), style).append(f"{number} ", style)
         return text
@@ -113,7 +117,8 @@ class View:
 
 
 def _bar(share: float, length: int) -> str:
-    """
+    """Return a bar of `length` characters in steps of an eighth; it is never empty.
+
     >>> _bar(0.5, 3), _bar(0.0, 3), _bar(1.0, 3)
     ('█▌ ', '▏  ', '███')
     """
@@ -122,26 +127,35 @@ def _bar(share: float, length: int) -> str:
 
 
 def _pixels(frame: Frame, width: int, rows: int) -> np.ndarray:
-    """(even, at most `width`, 3) uint8: what fits into so many columns and rows, at two pixels per character."""
+    """Return (even, at most `width`, 3) uint8: the picture at the size that fits `width` columns and `rows` rows.
+
+    A character is one pixel wide and two pixels high.
+    """
     if frame.cells is not None:
-        times = min(width // frame.cells.shape[1], 2 * rows // frame.cells.shape[0])
-        if times > 0:
-            return _even(frame.cells.repeat(times, 0).repeat(times, 1))
-    height, wide = frame.picture.shape[:2]
-    scale = min(1.0, width / wide, 2 * rows / height)
+        factor = min(width // frame.cells.shape[1], 2 * rows // frame.cells.shape[0])
+        if factor > 0:
+            return _even(frame.cells.repeat(factor, 0).repeat(factor, 1))
+    picture_height, picture_width = frame.picture.shape[:2]
+    scale = min(1.0, width / picture_width, 2 * rows / picture_height)
     if scale < 1:
         Image = pillow()
-        size = max(1, int(wide * scale)), max(1, int(height * scale))
+        size = max(1, int(picture_width * scale)), max(1, int(picture_height * scale))
         return _even(np.asarray(Image.fromarray(frame.picture).resize(size, Image.Resampling.BOX)))
     return _even(frame.picture)
 
 
 def _even(pixels: np.ndarray) -> np.ndarray:
+    """Repeat the last row if the number of rows is odd."""
     return np.pad(pixels, [(0, len(pixels) % 2), (0, 0), (0, 0)], mode="edge")
 
 
 def _blocks(pixels: np.ndarray) -> Iterator[Segment]:
-    """Lines of half blocks: the upper pixel is the character, the lower one its background."""
+    """Yield lines of half blocks: the colour of ▀ is the upper pixel, its background the lower one.
+
+    pixels             characters
+    a a b              ▀ ▀ ▀     coloured a on c, a on c, b on c:
+    c c c                        equal neighbours are one segment
+    """
     pairs = np.concatenate([pixels[::2], pixels[1::2]], -1)
     for row in pairs:
         starts = [0, *(np.flatnonzero((row[1:] != row[:-1]).any(-1)) + 1).tolist(), len(row)]
@@ -158,14 +172,13 @@ def _style(*pair: int) -> Style:
 
 
 def check_terminal(console: Console) -> None:
-    missing = (
-        "it is no terminal"
-        if not console.is_terminal or console.is_dumb_terminal
-        else "it has no colours"
-        if console.color_system is None or console.no_color
-        else f"its encoding is {console.encoding}"
-        if not console.encoding.lower().startswith("utf")
-        else ""
-    )
-    if missing:
-        raise ValueError(f"`terminal` needs a terminal with colours and UTF-8; {missing}. Write a .gif or .mp4.")
+    """Raise a ValueError if the console cannot show coloured half blocks."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        reason = "it is not a terminal"
+    elif console.color_system is None or console.no_color:
+        reason = "it has no colours"
+    elif not console.encoding.lower().startswith("utf"):
+        reason = f"its encoding is {console.encoding}"
+    else:
+        return
+    raise ValueError(f"`console` must be a terminal with colours and UTF-8; {reason}. Write a .gif or .mp4 instead.")

@@ -1,4 +1,4 @@
-"""The pencil that pictures of environments are drawn with: flat colours on a dark ground, boards of tiles.
+"""Drawing of shapes and boards of tiles, in flat colours on a dark ground.
 
 Coordinates are pixels of the finished picture, y downwards.
 """
@@ -12,10 +12,12 @@ Colour = tuple[int, int, int]
 Point = tuple[float, float]
 
 SCALE = 3
-"""Drawings are so many times larger before they are averaged down."""
+"""Factor by which drawings are larger before they are averaged down."""
 
-MARGIN, GAP = 6, 1
-"""In pixels: around a board, and around each of its cells."""
+MARGIN = 6
+"""Pixels around a board."""
+GAP = 1
+"""Pixels around each cell of a board."""
 
 NIGHT: Colour = (18, 21, 30)
 CELL: Colour = (29, 34, 47)
@@ -34,7 +36,7 @@ BROWN: Colour = (176, 120, 72)
 
 
 class Drawing:
-    """Pillow at `SCALE` times the size; coordinates are pixels of the finished picture, y downwards."""
+    """A Pillow drawing at `SCALE` times the size; coordinates are pixels of the finished picture, y downwards."""
 
     def __init__(self, width: int, height: int, ground: np.ndarray | None = None) -> None:
         try:
@@ -59,11 +61,12 @@ class Drawing:
         self._draw.rounded_rectangle((left, top, right - 1, bottom - 1), radius * SCALE, fill=colour)
 
     def disc(self, centre: Point, radius: float, colour: Colour) -> None:
-        (x, y), r = _large([centre])[0], radius * SCALE
+        x, y = _large([centre])[0]
+        r = radius * SCALE
         self._draw.ellipse((x - r, y - r, x + r - 1, y + r - 1), fill=colour)
 
     def rod(self, start: Point, end: Point, width: float, colour: Colour) -> None:
-        """A line with round ends."""
+        """Draw a line with round ends."""
         length = math.hypot(end[0] - start[0], end[1] - start[1])
         across = ((end[1] - start[1]) / length * width / 2, (start[0] - end[0]) / length * width / 2)
         sides = [(1, start), (1, end), (-1, end), (-1, start)]
@@ -88,7 +91,7 @@ def _large(points: list[Point]) -> list[Point]:
 
 
 def board(colours: np.ndarray) -> np.ndarray:
-    """Cells as tiles with round corners and thin gaps; about 320 pixels at the longer side.
+    """Draw cells as tiles with round corners and thin gaps; the longer side has about 320 pixels.
 
     >>> board(np.zeros((10, 10, 3), np.uint8)).shape
     (332, 332, 3)
@@ -105,7 +108,7 @@ def board(colours: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _tile(side: int) -> np.ndarray:
-    """(side, side) in [0, 1]: how much of each pixel a tile covers."""
+    """Return the share of each pixel that a tile covers, (side, side) in [0, 1]."""
     fine = 4
     radius = max(1.0, 0.14 * side)
     at = abs((np.arange(side * fine) + 0.5) / fine - side / 2)
@@ -115,21 +118,23 @@ def _tile(side: int) -> np.ndarray:
 
 
 def cell_side(rows: int, columns: int) -> int:
-    """Of a cell, in pixels."""
+    """Return the side of a cell in pixels."""
     return max(4, min(32, 380 // max(rows, columns)))
 
 
 def on_board(colours: np.ndarray) -> Drawing:
+    """Return a drawing with a board of these cells as its ground."""
     ground = board(colours)
     return Drawing(ground.shape[1], ground.shape[0], ground)
 
 
 def cell_corner(rows: int, columns: int, row: int, column: int) -> Point:
-    """The upper left one of a cell."""
+    """Return the upper left corner of a cell."""
     side = cell_side(rows, columns)
     return MARGIN + side * column, MARGIN + side * row
 
 
 def cell_centre(rows: int, columns: int, row: int, column: int) -> Point:
+    """Return the centre of a cell."""
     left, top = cell_corner(rows, columns, row, column)
     return left + cell_side(rows, columns) / 2, top + cell_side(rows, columns) / 2

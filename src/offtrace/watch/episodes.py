@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from offtrace.environments import make
-from offtrace.environments.pictures import cells, picture
+from offtrace.watch.pictures import cells, picture
 
 
 class Policy(Protocol):
