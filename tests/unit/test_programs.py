@@ -11,10 +11,11 @@ import pytest
 
 from offtrace.agent import programs, training
 from offtrace.agent.spec import TrainSpec, to_json
+from offtrace.cli.train import train as train_verb
+from offtrace.cli.watch import watch
 from offtrace.experiments import engine
 from offtrace.experiments.spec import Sweep, cells
 from offtrace.experiments.store import Store
-from offtrace.verbs import train as verb
 
 WHERE = """
 import jax
@@ -95,8 +96,8 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
     with Store(path) as store:
         ids = store.register([to_json(spec) for spec in wanted], {})
     for begin in (
-        lambda: verb.train(TrainSpec(env="pocket/catch"), tmp_path / "run"),
-        lambda: verb.watch(tmp_path / "run"),
+        lambda: train_verb(TrainSpec(env="pocket/catch"), tmp_path / "run"),
+        lambda: watch(tmp_path / "run"),
         lambda: engine.run(wanted, path, jobs=0),
         lambda: engine._child(str(path), ids, "", os.getppid()),
     ):

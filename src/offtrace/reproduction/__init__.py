@@ -1,5 +1,7 @@
-"""The paper at a scale that fits this machine: the traces on a worked example, the comparison in tables and with networks,
-the published tables, and one page with all of it.
+"""The paper at a scale that fits this machine.
+
+The traces on a worked example, the comparison in tables and with networks, the published tables, and one page with
+all of it.
 
     reproduction/
       index.html        the page; figures/, tables/ and data/ hold its parts as files
@@ -149,9 +151,10 @@ class Reproduction:
 
 
 def _claims(comparison: scores.Comparison) -> dict[str, list[dict[str, Any]]]:
-    return {
-        stretch: [claim._asdict() for claim in scores.claims(comparison, stretch)] for stretch in scores_of(comparison)
-    }
+    found = {}
+    for stretch in scores_of(comparison):
+        found[stretch] = [claim._asdict() for claim in scores.claims(comparison, stretch)]
+    return found
 
 
 def compare(runs: Sequence[Any], in_tables: Sequence[scores.Comparison]) -> Reproduction:
