@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from offtrace.arrays import Array, expectation, known, library, namespace
-from offtrace.refusals import refuse
+from offtrace.arrays import Array, expectation, is_concrete, library, namespace
+from offtrace.errors import raise_where
 
 TIES = ("first", "share")
 
@@ -65,8 +65,8 @@ def softmax(q: Array, beta: Array) -> Array:
     """
     q = _values(q)
     xp = namespace(q)
-    if known(beta):
-        refuse(~_finite(beta, low=0), "beta", "must be a number of at least 0", np.asarray(beta), axis="x")
+    if is_concrete(beta):
+        raise_where(~_finite(beta, low=0), "beta", "must be a number of at least 0", np.asarray(beta), axis="x")
     beta = beta[..., None] if np.ndim(beta) else beta
     legal = q > -np.inf
     with np.errstate(over="ignore"):  # far below the best is −inf, and gets 0
@@ -87,9 +87,9 @@ def mixture(q: Array, mu: Array, epsilon: Array) -> Array:
     xp = namespace(best, mu)
     others = xp.where(best == 1, 0, xp.asarray(mu))
     mass = others.sum(-1)[..., None]
-    if known(mass):
+    if is_concrete(mass):
         remedy = "Eq. 8 divides by 1 − μ(greedy); give μ some other action there."
-        refuse(
+        raise_where(
             ~(mass[..., 0] > 0), "mu", "must have mass on actions that are not greedy", mass[..., 0], remedy, axis="x"
         )
     return epsilon * others / mass + (1 - epsilon) * best
@@ -143,16 +143,18 @@ def _values(q: Array) -> Array:
     xp = namespace(q)
     if xp is np and q.dtype.kind != "f":
         q = np.asarray(q, dtype=np.float64)
-    if known(q):
-        refuse(~(q < np.inf), "q", "must be numbers below +inf; −inf marks an illegal action", q, axis="x")
-        refuse(~(xp.amax(q, -1) > -np.inf), "q", "must have a legal action in every state", xp.amax(q, -1), axis="x")
+    if is_concrete(q):
+        raise_where(~(q < np.inf), "q", "must be numbers below +inf; −inf marks an illegal action", q, axis="x")
+        raise_where(
+            ~(xp.amax(q, -1) > -np.inf), "q", "must have a legal action in every state", xp.amax(q, -1), axis="x"
+        )
     return q
 
 
 def _share(name: str, value: Array, q: Array) -> Array:
     """A number in [0, 1], or one for each state, ready to multiply (…, A)."""
-    if known(value):
-        refuse(
+    if is_concrete(value):
+        raise_where(
             ~(_finite(value, low=0) & _finite(1 - value, low=0)),
             name,
             "must be in [0, 1]",

@@ -12,23 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from offtrace.arrays import Array, expectation, joint_product, known, lead, product
+from offtrace.arrays import Array, expectation, is_concrete, joint_product, lead, product
 from offtrace.likelihoods import TOLERANCE
-from offtrace.parameters import register_with_jax
 from offtrace.returns import checks
 from offtrace.returns import numpy as on_cpu
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
+    check_given,
     coefficients,
-    likelihoods,
-    require,
+    likelihoods_of,
     shape,
     value_of_taken,
-    without_rows_unread,
+    without_unread_rows,
 )
 from offtrace.traces import TRACES, Reach
+from offtrace.traces.parameters import register_with_jax
 
 for _cls in TRACES.values():
     register_with_jax(_cls)
@@ -38,25 +38,25 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
     """Q(x_t, a_t) + Δ_t for every row of a window."""
     window, tol = ready(given)
     shape(window)
-    require(window, trace)
+    check_given(window, trace)
     ours = type(trace) in TRACES.values()
-    validate = validate and known(*window)
+    validate = validate and is_concrete(*window)
     if validate:
         on_host = Window(*(None if value is None else np.asarray(value) for value in window))
         checks.check(on_host, trace, tol=tol)
     if not stop_gradient:
-        window = without_rows_unread(window)
-    if not getattr(trace, "markov", True):
+        window = without_unread_rows(window)
+    if not trace.markov:
         out = _trajectory_aware(window, trace) if ours else _any_trajectory_aware(window, trace)
     else:
         if ours and not validate:
             out = _targets(window, trace)
         else:
             c = step_array("c", (_coefficients if ours else coefficients)(window, trace), window)
-            if validate and known(c):
+            if validate and is_concrete(c):
                 checks.check_coefficients(on_host, trace, np.asarray(c), tol=tol)
             out = _targets_given(window, c)
-    if validate and known(out):
+    if validate and is_concrete(out):
         checks.check_result(on_host, np.asarray(out))
     return lax.stop_gradient(out) if stop_gradient else out
 
@@ -66,7 +66,7 @@ def corrections(given: Window, c: Array, *, validate: bool) -> Array:
     window, _ = ready(given)
     shape(window)
     c = step_array("c", c, window)
-    if validate and known(c, *window):
+    if validate and is_concrete(c, *window):
         on_host = Window(*(None if value is None else np.asarray(value) for value in window))
         checks.check_steps(on_host, np.asarray(c))
     return _corrections(window, c)
@@ -100,7 +100,7 @@ def _trajectory_aware_targets(window: Window, trace: Any) -> Array:
     goes_on = jnp.ones_like(window.r, bool) if window.reset is None else ~window.reset
     goes_on = goes_on if window.mask is None else goes_on & window.mask
     one_step = _one_step(window)
-    ratios = likelihoods(window).log_ratio()
+    ratios = likelihoods_of(window).log_ratio()
     one, none = jnp.ones_like(one_step), jnp.zeros_like(one_step)
     lambdas = jnp.broadcast_to(lead(jnp.asarray(trace.lambda_, one.dtype), one.ndim), one.shape)
 

@@ -15,9 +15,9 @@ from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
+    check_given,
     coefficients,
-    likelihoods,
-    require,
+    likelihoods_of,
     shape,
     value_of_taken,
 )
@@ -35,7 +35,7 @@ LEAST_SHARE = 128
 """Batch elements below which another thread has too little to do in each step."""
 
 
-def quick(
+def targets_if_simple(
     r: Any,
     discount: Any,
     q: Any,
@@ -103,8 +103,8 @@ def targets(
     window, rounding = ready(given)
     tol = rounding if tol is None else tol
     n, _, _ = shape(window)
-    require(window, trace)
-    if not getattr(trace, "markov", True):
+    check_given(window, trace)
+    if not trace.markov:
         return _trajectory_aware(window, trace, validate=validate, tol=tol)
     kind = FUSED.get(type(trace), compiled.GIVEN)
     overrides = (window.expected_q, window.pi_a, window.log_pi_a, window.log_mu_a)
@@ -250,7 +250,7 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
         bare = window._replace(mu_a=None, pi_a=None, log_pi_a=None, log_mu_a=None)
         one_step = None
         if window.q_a is None:
-            one_step = quick(*bare[:6], *bare[11:], _ONE_STEP, validate, tol=tol)
+            one_step = targets_if_simple(*bare[:6], *bare[11:], _ONE_STEP, validate, tol=tol)
         if one_step is None:
             one_step = targets(bare, _ONE_STEP, validate=validate, tol=tol)
         if validate:
@@ -271,7 +271,7 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
         cut |= window.reset
     if window.mask is not None:
         cut |= ~window.mask
-    ratios = np.ascontiguousarray(likelihoods(window).log_ratio())
+    ratios = np.ascontiguousarray(likelihoods_of(window).log_ratio())
     if type(trace) in compiled.TRAJECTORY_AWARE:
         with np.errstate(over="ignore"):
             arrays = (one_step, delta, window.discount, np.exp(ratios), ratios)

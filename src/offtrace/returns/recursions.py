@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, expectation, known, lead, library, namespace, take_action, without_gradient
+from offtrace.arrays import Array, expectation, is_concrete, lead, library, namespace, take_action, without_gradient
+from offtrace.errors import raise_where
 from offtrace.likelihoods import Likelihoods
-from offtrace.parameters import check_lambda_shape, check_parameter, like
-from offtrace.refusals import refuse
 from offtrace.returns import _backend, checks, corrections, targets
-from offtrace.returns.window import Window, likelihoods, real_rows, shape, taken
+from offtrace.returns.window import Window, actions_taken, likelihoods_of, real_rows, shape
 from offtrace.traces import OneStep, Retrace
+from offtrace.traces.parameters import check_lambda_shape, check_parameter, like
 
 
 def peng_targets(
@@ -136,17 +136,17 @@ def vtrace_targets(
         if tuple(successors.expected_q.shape) != tuple(window.r.shape):
             raise ValueError(f"`next_v` must have the shape of `r`, {tuple(r.shape)}; got {np.shape(next_v)}.")
         window = window._replace(expected_q=successors.expected_q)
-    if validate and known(*window):
+    if validate and is_concrete(*window):
         xp, real = namespace(*window), real_rows(window)
         checks.check_likelihoods(window, Retrace(), tol=tol)
-        refuse(real & ~xp.isfinite(window.q_a), "v", "must be finite in every real step", window.q_a)
+        raise_where(real & ~xp.isfinite(window.q_a), "v", "must be finite in every real step", window.q_a)
         bad = real & (window.discount != 0) & ~xp.isfinite(window.expected_q)
         if next_v is None:
             checks.check_successors(window)
-            refuse(bad, "v", "must be finite after every step that goes on", window.expected_q)
+            raise_where(bad, "v", "must be finite after every step that goes on", window.expected_q)
         else:
-            refuse(bad, "next_v", "must be finite where the discount is not 0", window.expected_q)
-    given = likelihoods(window)
+            raise_where(bad, "next_v", "must be finite where the discount is not 0", window.expected_q)
+    given = likelihoods_of(window)
     weight = _at_most(rho_bar, given)
     zero = weight * 0
     # Δ_t = ρ̄_t δ_t + γ_t c_t Δ_{t+1}: the kernel takes c from the row after, so it is handed one row later
@@ -200,19 +200,19 @@ def c_trace_targets(
     tol, mu = max(tol, rounding), behaviour.pi
     if tuple(mu.shape) != tuple(window.pi.shape):
         raise ValueError(f"`mu` must have the shape of `pi`, {tuple(window.pi.shape)}; got {tuple(mu.shape)}.")
-    seen = known(*window, mu)
+    seen = is_concrete(*window, mu)
     if seen:
         checks.check_actions(window)
     if seen and validate:
         checks.check_policy(window, "pi", window.pi, tol=tol)
         checks.check_policy(window, "mu", mu, tol=tol)
     mixed = alpha * window.pi + (1 - alpha) * mu
-    window = window._replace(pi=mixed, mu_a=take_action(mu[: len(window.r)], taken(window)))
-    if seen and validate and known(alpha):
+    window = window._replace(pi=mixed, mu_a=take_action(mu[: len(window.r)], actions_taken(window)))
+    if seen and validate and is_concrete(alpha):
         checks.check(window, Retrace(), tol=tol)
     given = {name: value for name, value in window._asdict().items() if value is not None}
     out = targets(**given, trace=Retrace(lambda_), validate=False, **ends)
-    if validate and known(out):
+    if validate and is_concrete(out):
         checks.check_result(window, out)
     return out
 
@@ -231,7 +231,7 @@ def _steps(window: Window, validate: bool, *others: Any) -> Window:
         raise TypeError("give `q=` and `pi=`, or `expected_q=` (the value of each step's true successor).")
     window, tol = _ready(window, *others)
     shape(window)
-    if validate and known(*window):
+    if validate and is_concrete(*window):
         checks.check(window, OneStep(), tol=tol)
     expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
     xp = namespace(window.r)

@@ -17,12 +17,12 @@ from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
+    check_given,
     coefficients,
-    likelihoods,
-    require,
+    likelihoods_of,
     shape,
     value_of_taken,
-    without_rows_unread,
+    without_unread_rows,
 )
 from offtrace.traces import TRACES, Trace
 
@@ -40,7 +40,7 @@ def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -
             trace, tol = _on_host(trace), tolerance(*given) if validate else None
             out = None
             if type(shared.r) is np.ndarray and all(value is None for value in shared[6:11]):
-                out = on_cpu.quick(*shared[:6], *shared[11:], trace, validate, tol=tol)
+                out = on_cpu.targets_if_simple(*shared[:6], *shared[11:], trace, validate, tol=tol)
             if out is None:
                 out = on_cpu.targets(shared, trace, validate=validate, tol=tol)
             return torch.from_numpy(out)
@@ -63,7 +63,7 @@ def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
     """In tensor operations, around the one recursion: any device, differentiable."""
     window, tol = ready(given)
     shape(window)
-    require(window, trace)
+    check_given(window, trace)
     out = None if torch.is_grad_enabled() else _fused(window, trace, validate=validate, tol=tol)
     if out is not None:
         return out
@@ -71,12 +71,12 @@ def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
         checks.check(window, trace, tol=tol)
     elif window.r.device.type == "cpu":
         checks.check_actions(window)
-    window = without_rows_unread(window)
+    window = without_unread_rows(window)
     expected = window.expected_q
     if expected is None:
         expected = expectation(window.q[1:], window.pi[1:])
     q_a = value_of_taken(window)
-    if not getattr(trace, "markov", True):
+    if not trace.markov:
         return _trajectory_aware(window, trace, q_a, expected)
     c = step_tensor("c", coefficients(window, trace), window)
     if validate:
@@ -152,7 +152,7 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
         q_a = torch.where(window.mask, q_a, 0)
     one_step = r + product(discount, expected)
     lambdas = lead(torch.as_tensor(trace.lambda_, dtype=r.dtype, device=r.device), r.ndim)
-    out = lagwise.targets(trace, one_step, one_step - q_a, discount, likelihoods(window).log_ratio(), lambdas, cut)
+    out = lagwise.targets(trace, one_step, one_step - q_a, discount, likelihoods_of(window).log_ratio(), lambdas, cut)
     return out if window.mask is None else torch.where(window.mask, out, 0)
 
 
@@ -284,7 +284,7 @@ def _readable(name: str, value: Any) -> Tensor:
 
 
 def _needs_gradient(window: Window, trace: Any) -> bool:
-    given = (*window, *getattr(trace, "__dict__", {}).values())
+    given = (*window, *trace.parameters())
     return any(isinstance(value, Tensor) and value.requires_grad for value in given)
 
 
