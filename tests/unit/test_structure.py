@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "environments": {"mdp"},
     "agent": {"arrays", "errors", "policies", "traces", "returns", "environments"},
     "experiments": {"mdp", "policies", "operators", "safety", "online", "scores", "agent", "traces", "environments"},
-    "report": {"mdp", "scores", "safety", "experiments", "agent"},
+    "report": {"mdp", "scores", "safety", "experiments", "agent", "traces"},
     "bench": set(),
     "reproduce": {"mdp", "returns", "scores", "report", "experiments", "verbs", "agent"},
     "verbs": {

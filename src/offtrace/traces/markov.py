@@ -42,8 +42,8 @@ class ImportanceSampling(Trace):
     needs_mu = True
     safe = True
     theory = (
-        "Nothing bounds the product of the ratios, so its variance may be infinite, though the expectation is right "
-        "(Theorem 1). Retrace clips each ratio at 1 for this."
+        "The product of the ratios is not bounded, so its variance may be infinite, although the "
+        "expectation is right (Theorem 1). For this reason Retrace clips each ratio at 1."
     )
 
     def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
@@ -62,9 +62,9 @@ class QLambda(Trace):
     needs_pi = False
     safe = False
     theory = (
-        "c = λ whatever μ did. It converges only where π is close to μ, λ < (1−γ)/(γε) with ε the largest "
-        "‖π(·|x) − μ(·|x)‖₁; beyond that it may diverge (Harutyunyan et al. 2016). Retrace "
-        "converges for every π and μ."
+        "c = λ, whatever μ is. It converges only where π is close to μ: λ < (1−γ)/(γε), where ε "
+        "is the largest ‖π(·|x) − μ(·|x)‖₁. Beyond that it may diverge (Harutyunyan et al. 2016). "
+        "Retrace converges for every π and μ."
     )
 
     def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
@@ -118,9 +118,7 @@ class Watkins(Trace):
     needs_pi = False
     needs_q = True
     safe = False
-    theory = (
-        "It is safe where π is greedy in this same Q without ties, where it is Retrace; for any other π it is not."
-    )
+    theory = "It is safe only if π is greedy in this same Q, without ties. It is then the same as Retrace."
 
     def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
         xp = likelihoods.xp
@@ -143,7 +141,7 @@ class SoftWatkins(Trace):
     needs_pi = False
     needs_q = True
     safe = False
-    theory = "c may be above π/μ where π is not greedy, which Theorem 1 does not cover."
+    theory = "c may exceed π/μ where π is not greedy, which Theorem 1 does not cover."
 
     def factor(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
         xp = likelihoods.xp
@@ -166,7 +164,7 @@ class ContinuousACER(Trace):
     source = "Wang et al. 2017"
     needs_mu = True
     safe = False
-    theory = "c is above π/μ where π/μ < 1, which Theorem 1 does not cover."
+    theory = "c exceeds π/μ where π/μ < 1, which Theorem 1 does not cover."
 
     def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
         return likelihoods.clipped_ratio() ** (1.0 / self.num_dims)
@@ -185,7 +183,7 @@ class QSigma(Trace):
     needs_mu = True
     takes_densities = False
     safe = True
-    theory = "Theorem 1 covers it, but nothing bounds the product of the ratios, so its variance may be infinite."
+    theory = "Theorem 1 covers it, but the product of the ratios is not bounded, so its variance may be infinite."
 
     def factor(self, likelihoods: Likelihoods, **_: Array) -> Array:
         return self.sigma * likelihoods.ratio() + (1 - self.sigma) * likelihoods.target()

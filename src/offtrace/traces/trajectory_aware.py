@@ -116,9 +116,9 @@ class TruncatedIS(TrajectoryAware):
     source = "Daley et al. 2023"
     safe = False
     theory = (
-        "min(1, Πρ) clips the product and not each ratio, so one step's c may be above π/μ: Theorem 1 does not cover "
-        "it, and it may diverge (Daley et al. 2023). Retrace is λ·min(1, ρ) at each step; RBIS is the safe trace "
-        "next to this one."
+        "min(1, Πρ) clips the product and not each ratio, so the c of one step may exceed π/μ. "
+        "Theorem 1 does not cover it, and it may diverge (Daley et al. 2023). Retrace is λ·min(1, "
+        "ρ) at each step; RBIS is a safe trace close to this one."
     )
 
     def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
