@@ -14,15 +14,17 @@ PROBABILITIES = ("pi_a", "mu_a")
 LOGARITHMS = ("log_pi_a", "log_mu_a")
 VALUES = ("q", "pi", "a")
 NAMES = (*PROBABILITIES, *LOGARITHMS, *VALUES)
-"""Names of the arrays that a function may take; it is called by these names."""
+"""Names of the arrays that a function may take, in the order of `Likelihoods`; it is called by these names."""
 
 
 class Signature(NamedTuple):
     """The parameters of a function that have one of `NAMES`."""
 
+    taken: tuple[str, ...]
     required: frozenset[str]
+    """Those without a default."""
     optional: frozenset[str]
-    """With a default; every likelihood, for a function with `**kwargs`."""
+    """Those with a default; every likelihood, for a function with `**kwargs`."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,14 @@ class FunctionTrace(Trace):
 
     def coefficients(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
         """Return what the function returns."""
-        given = {**likelihoods._asdict(), "q": q, "pi": pi, "a": a}
-        required, optional = self.signature
-        missing = [name for name in NAMES if name in required and given[name] is None]
-        if missing:
-            raise TypeError(self._missing(missing, given))
-        taken = (name for name in NAMES if name in required or name in optional)
-        return self.function(**{name: given[name] for name in taken if given[name] is not None})
+        given = dict(zip(NAMES, (*likelihoods[1:], q, pi, a), strict=True))
+        arguments = {name: given[name] for name in self.signature.taken if given[name] is not None}
+        if not self.signature.required <= arguments.keys():
+            raise TypeError(self._missing(given))
+        return self.function(**arguments)
 
-    def _missing(self, missing: list[str], given: dict[str, Any]) -> str:
+    def _missing(self, given: dict[str, Any]) -> str:
+        missing = [name for name in NAMES if name in self.signature.required and given[name] is None]
         names = ", ".join(f"`{name}=`" for name in missing)
         arrays = ", ".join(f"`{name}=`" for name in NAMES if given[name] is not None)
         remedy = ""
@@ -135,4 +136,5 @@ def _read_signature(function: Callable[..., Any]) -> Signature:
             optional.add(parameter.name)
     if not required and not optional:
         raise TypeError(f"`trace` must take an array; {name} takes none. {remedy}")
-    return Signature(frozenset(required), frozenset(optional) - required)
+    taken = tuple(name for name in NAMES if name in required | optional)
+    return Signature(taken, frozenset(required), frozenset(optional - required))
