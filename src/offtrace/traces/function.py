@@ -50,7 +50,7 @@ class FunctionTrace(Trace):
 
     def __post_init__(self) -> None:
         signature = signature_of(self.function)
-        name = getattr(self.function, "__name__", type(self.function).__name__)
+        name = _name(self.function)
         # These facts differ between functions, so they are set on the value and not on the class.
         facts = {
             "signature": signature,
@@ -114,7 +114,7 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 
 def _read_signature(function: Callable[..., Any]) -> Signature:
-    name = getattr(function, "__name__", type(function).__name__)
+    name = _name(function)
     remedy = f"It is called by name: let it take some of {', '.join(NAMES)}."
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -138,3 +138,9 @@ def _read_signature(function: Callable[..., Any]) -> Signature:
         raise TypeError(f"`trace` must take an array; {name} takes none. {remedy}")
     taken = tuple(name for name in NAMES if name in required | optional)
     return Signature(taken, frozenset(required), frozenset(optional - required))
+
+
+def _name(function: Any) -> str:
+    """Return the name of a function, of the one inside a `functools.partial`, or of a callable object's class."""
+    inner = getattr(function, "func", function)
+    return getattr(inner, "__name__", type(inner).__name__)
