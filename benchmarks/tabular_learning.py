@@ -105,7 +105,7 @@ def ours(p: Problem, num_threads: int | None) -> Function:
 
 def one_run(p: Problem) -> Function:
     """One long run, made ready beforehand: no checks, no sums of probabilities, no search for what can be visited."""
-    trace, size = ot.trace(p.row.trace, lambda_=LAMBDA), online.StepSize(ALPHA[p.row.task])
+    trace, size = ot.as_trace(p.row.trace, lambda_=LAMBDA), online.StepSize(ALPHA[p.row.task])
 
     @functools.lru_cache(maxsize=1)
     def ready(num_episodes: int) -> Setting:

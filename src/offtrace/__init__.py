@@ -35,7 +35,7 @@ from offtrace.traces import (
     TreeBackup,
     TruncatedIS,
     Watkins,
-    trace,
+    as_trace,
 )
 
 __version__ = "0.1.0"
@@ -131,6 +131,7 @@ __all__ = [
     "__version__",
     "analyze",
     "arrays",
+    "as_trace",
     "c_trace_targets",
     "corrections",
     "doctor",
@@ -144,7 +145,6 @@ __all__ = [
     "safety",
     "scores",
     "targets",
-    "trace",
     "traces",
     "train",
     "vtrace_targets",

@@ -1,6 +1,6 @@
-"""One function over NumPy, JAX and PyTorch: which library a value belongs to is decided by what comes in.
+"""Functions over NumPy, JAX and PyTorch arrays alike; the library is that of the input.
 
-Nothing is imported for it. A value can only be a JAX array if somebody has imported JAX already.
+Neither JAX nor PyTorch is imported here: a value can only be a JAX array if JAX has been imported already.
 """
 
 import functools
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 Array = Any
-"""A NumPy array, a JAX array or a PyTorch tensor; functions give back the kind they were given."""
+"""A NumPy array, a JAX array or a PyTorch tensor; functions return the kind they are given."""
 
 _LIBRARY_OF_MODULE = {"jax": "jax", "jaxlib": "jax", "torch": "torch"}
 _LIBRARY_OF_TYPE: dict[type, str] = {}
 
 
 def library(*values: Any) -> str:
-    """`"jax"` or `"torch"` if a value is theirs, otherwise `"numpy"`.
+    """Return `"jax"` or `"torch"` if one of the values is theirs, else `"numpy"`.
 
     NumPy arrays and Python numbers mix with either; JAX and PyTorch do not mix with each other.
 
@@ -33,13 +33,13 @@ def library(*values: Any) -> str:
         kind = _LIBRARY_OF_TYPE.get(type(value)) or _remember(type(value))
         if kind != "numpy" and kind != found:
             if found != "numpy":
-                raise TypeError("JAX arrays and PyTorch tensors in one call; convert one kind to the other first.")
+                raise TypeError("JAX arrays and PyTorch tensors do not mix in one call; convert one kind first.")
             found = kind
     return found
 
 
 def _remember(cls: type) -> str:
-    """Walks the bases, so that a subclass of a tensor (a parameter, say) counts as a tensor."""
+    """Return the library of a class and cache it; a subclass of a tensor (a parameter, say) is a tensor."""
     roots = (base.__module__.partition(".")[0] for base in cls.__mro__)
     kind = next((_LIBRARY_OF_MODULE[root] for root in roots if root in _LIBRARY_OF_MODULE), "numpy")
     _LIBRARY_OF_TYPE[cls] = kind
@@ -47,29 +47,31 @@ def _remember(cls: type) -> str:
 
 
 def namespace(*values: Any) -> ModuleType:
-    """The module with `where`, `exp`, `minimum`, … for these values: `numpy`, `jax.numpy` or `torch`."""
+    """Return the module with `where`, `exp`, … for these values: `numpy`, `jax.numpy` or `torch`."""
     kind = library(*values)
     if kind == "numpy":
         return np
     return sys.modules["torch"] if kind == "torch" else sys.modules["jax.numpy"]
 
 
-def known(*values: Any) -> bool:
-    """False where a value is still unknown, inside a `jit` of JAX."""
+def is_concrete(*values: Any) -> bool:
+    """Return False if a value is a JAX tracer, whose numbers are not known while `jit` compiles."""
     jax = sys.modules.get("jax")
     return jax is None or not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
 def without_gradient(values: Array) -> Array:
-    """The same values as constants."""
+    """Return the same values as constants."""
     kind = library(values)
     if kind == "torch":
         return values.detach()
-    return sys.modules["jax"].lax.stop_gradient(values) if kind == "jax" else values
+    if kind == "jax":
+        return sys.modules["jax"].lax.stop_gradient(values)
+    return values
 
 
 def take_action(values: Array, a: Array) -> Array:
-    """`values[..., a]` for an array with the actions on its last axis: (…, A) and (…) to (…).
+    """Return `values[..., a]` for an array with the actions on its last axis: (…, A) and (…) to (…).
 
     >>> take_action(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0]))
     array([2., 3.])
@@ -83,7 +85,7 @@ def take_action(values: Array, a: Array) -> Array:
 
 
 def product(m: Array, x: Array) -> Array:
-    """m x, where a factor m of 0 keeps an x that is no number out of the value and out of the gradient.
+    """Return m x; where m is 0, a NaN or infinite x gets neither into the value nor into the gradient.
 
     >>> product(np.array([0.0, 0.0, 2.0]), np.array([np.nan, 5.0, 5.0]))
     array([ 0.,  0., 10.])
@@ -93,7 +95,7 @@ def product(m: Array, x: Array) -> Array:
 
 
 def joint_product(x: Array, y: Array) -> Array:
-    """x y, where a 0 on either side keeps what is no number on the other out of it.
+    """Return x y; a 0 on either side keeps out a NaN or an infinity on the other.
 
     >>> joint_product(np.array([0.0, np.inf, 2.0]), np.array([np.nan, 0.0, 5.0]))
     array([ 0.,  0., 10.])
@@ -103,23 +105,25 @@ def joint_product(x: Array, y: Array) -> Array:
 
 
 def expectation(q: Array, pi: Array) -> Array:
-    """E_π Q(x, ·) = Σ_a π(a|x) Q(x, a), over the last axis; where π is 0 nothing is read from Q.
+    """Return E_π Q(x, ·) = Σ_a π(a|x) Q(x, a), over the last axis; where π is 0, Q is not read.
 
     >>> expectation(np.array([1.0, -np.inf]), np.array([1.0, 0.0]))
     np.float64(1.0)
     """
     xp = namespace(q, pi)
     if xp.__name__ == "jax.numpy" and q.shape[-1] <= 32:
-        # XLA's reduction over a short last axis is up to seven times slower than this on a CPU
+        # XLA's reduction over a short last axis is up to seven times slower than this sum on a CPU.
         return functools.reduce(operator.add, [product(pi[..., i], q[..., i]) for i in range(q.shape[-1])])
     return product(pi, q).sum(-1)
 
 
 def lead(values: Array, ndim: int) -> Array:
-    """A scalar, or an array whose axes are the first of `ndim` axes, ready to broadcast against the rest.
+    """Return an array with axes of length 1 appended, up to `ndim` axes; a scalar stays a scalar.
 
     >>> lead(np.array([0.5, 1.0]), 3).shape
     (2, 1, 1)
     """
     missing = ndim - np.ndim(values) if np.ndim(values) else 0
-    return values.reshape(values.shape + (1,) * missing) if missing else values
+    if not missing:
+        return values
+    return values.reshape(values.shape + (1,) * missing)

@@ -100,7 +100,7 @@ def in_one_program(backend: str, mode: str, dtype: str) -> dict[str, np.ndarray]
         return {name: ot.targets(**arrays, trace=trace) for name, trace in traces.items()}
 
     function = jax.vmap(every, in_axes=(1, None), out_axes=1) if backend == "jax.vmap" else every
-    found = jax.jit(function)(window(mode, dtype), {name: ot.trace(name, lambda_=LAMBDA) for name in ot.TRACES})
+    found = jax.jit(function)(window(mode, dtype), {name: ot.as_trace(name, lambda_=LAMBDA) for name in ot.TRACES})
     return {name: np.asarray(out) for name, out in found.items()}
 
 
@@ -116,7 +116,7 @@ def test_equals_the_double_sum(backend: str, name: str, mode: str, dtype: str) -
     if backend in ("jax.jit", "jax.vmap"):
         got = in_one_program(backend, mode, dtype)[name]
     else:
-        got = BACKENDS[backend](ot.trace(name, lambda_=LAMBDA), window(mode, dtype))
+        got = BACKENDS[backend](ot.as_trace(name, lambda_=LAMBDA), window(mode, dtype))
     assert got.dtype == dtype
     assert np.all(np.abs(got - expected) <= TOLERANCE[dtype] * absolute), np.abs(got - expected).max()
 
@@ -139,7 +139,7 @@ def test_joined_episodes_equal_each_alone(backend: str, name: str, mode: str, dt
     if mode == "same-step":  # E_π Q is given in the joined window, so it is given alone, too
         for b, rows, alone in case.episodes:
             alone["expected_q"] = case.arguments["expected_q"][rows, b]
-    trace = ot.trace(name, lambda_=LAMBDA)
+    trace = ot.as_trace(name, lambda_=LAMBDA)
     together = BACKENDS[backend](trace, cast(case.arguments, dtype))
     for b, rows, alone in case.episodes:
         single = {k: v[:, None] for k, v in cast(alone, dtype).items()}
@@ -156,7 +156,7 @@ def test_joined_episodes_equal_each_alone(backend: str, name: str, mode: str, dt
 def test_any_batch_axes(backend: str, name: str) -> None:
     """(n,), (n, B) and (n, B, C) hold the same windows."""
     arguments = window("next-step", "float32")
-    trace = ot.trace(name, lambda_=LAMBDA)
+    trace = ot.as_trace(name, lambda_=LAMBDA)
     flat = BACKENDS[backend](trace, arguments)
     pair = {k: np.stack([v, v[:, ::-1]], axis=2) for k, v in arguments.items()}
     folded = BACKENDS[backend](trace, pair)

@@ -83,7 +83,7 @@ def check(w: dict[str, Any], name: str, lambda_: Any, *, given: dict[str, Any] |
     expected = recursion(w, name, lambda_)
     kind = {} if name == "one_step" else {"lambda_": lambda_}
     for validate in (True, False):
-        out = ot.targets(**(given or w), trace=ot.trace(name, **kind), validate=validate)
+        out = ot.targets(**(given or w), trace=ot.as_trace(name, **kind), validate=validate)
         scale = 1e-12 if out.dtype == np.float64 else 2e-5
         np.testing.assert_allclose(out, expected, rtol=scale, atol=scale * (1 + np.abs(expected).max()))
 

@@ -1013,7 +1013,7 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
     ("wrong", "text"),
     [
         (["train", "pocket/cach"], "pocket/catch"),
-        (["train", "pocket/catch", "--trace", "retrase"], "did you mean retrace"),
+        (["train", "pocket/catch", "--trace", "retrase"], "Did you mean 'retrace'"),
         (["train", "pocket/catch", "--resume"], "no run"),
         (["train", "pocket/catch", "--num-steps", "1"], "`num_steps`"),
         (["train", "a\n../b", "--output", "x"], "a\\n../b"),

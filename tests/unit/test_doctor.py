@@ -125,7 +125,7 @@ def reproduces(verdict: Verdict, names: tuple[str, ...], how: Reading) -> bool:
 def test_the_recursion_is_the_double_sum(window: Golden, name: str) -> None:
     """Plain Python against the paper's own line, which knows nothing of recursions."""
     n = window.n
-    trace = ot.trace(name, lambda_=LAMBDA if name != "one_step" else 0.0)
+    trace = ot.as_trace(name, lambda_=LAMBDA if name != "one_step" else 0.0)
     inputs = (
         {"q": np.array(window.q), "pi": np.array(window.pi), "a": np.array(window.a[:n])} if trace.needs_q else {}
     )
@@ -146,7 +146,7 @@ def test_the_recursion_is_the_double_sum(window: Golden, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ot.TRACES if not ot.TRACES[name].markov])
 def test_trajectory_aware_traces_are_the_library_s(name: str) -> None:
     for w in WINDOWS:
-        expected = ot.targets(**window_arguments(w), trace=ot.trace(name, lambda_=LAMBDA))
+        expected = ot.targets(**window_arguments(w), trace=ot.as_trace(name, lambda_=LAMBDA))
         real = np.array(w.real)
         assert np.array(targets(w, name, LAMBDA))[real] == pytest.approx(expected[real], rel=1e-13, abs=1e-13)
 

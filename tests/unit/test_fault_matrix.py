@@ -228,7 +228,7 @@ DO_NOT_READ_MU = [name for name, cls in ot.TRACES.items() if not cls.needs_mu]
 @pytest.mark.parametrize("name", READ_MU)
 def test_row_3_refused_where_it_is_read(way: str, name: str) -> None:
     w = changed(window(), "mu_a", (2, 1), 0)
-    says(refusal(targets, way, w, ot.trace(name)), "`mu_a`", "got 0", "t = 2", "[1]")
+    says(refusal(targets, way, w, ot.as_trace(name)), "`mu_a`", "got 0", "t = 2", "[1]")
 
 
 @EVERY_WAY
@@ -236,7 +236,7 @@ def test_row_3_refused_where_it_is_read(way: str, name: str) -> None:
 def test_row_3_refused_as_a_logarithm(way: str, name: str) -> None:
     w = window()
     w["log_mu_a"] = np.log(w.pop("mu_a"))
-    text = refusal(targets, way, changed(w, "log_mu_a", (2, 1), -INF), ot.trace(name))
+    text = refusal(targets, way, changed(w, "log_mu_a", (2, 1), -INF), ot.as_trace(name))
     says(text, "`log_mu_a`", "-inf", "t = 2", "[1]")
 
 
@@ -255,14 +255,14 @@ def test_row_3_allowed_where_it_is_not_read(way: str, name: str) -> None:
 def test_row_3_the_trace_alone(way: str, name: str) -> None:
     for mu in (0.0, -0.5, NAN):
         arrays = given(way, {"pi_a": np.array([0.5, 0.5]), "mu_a": np.array([0.5, mu])})
-        says(refusal(ot.trace(name), **arrays), "`mu_a`", f"{mu:g}", "t = 1")
+        says(refusal(ot.as_trace(name), **arrays), "`mu_a`", f"{mu:g}", "t = 1")
 
 
 @EVERY_LIBRARY
 @pytest.mark.parametrize("name", ["tree_backup", "q_lambda"])
 def test_row_3_the_trace_alone_allows_it(way: str, name: str) -> None:
     pi_a, mu_a = np.array([0.5, 0.25]), np.zeros(2)
-    c = take(ot.trace(name, lambda_=0.5)(pi_a=give(way, pi_a), mu_a=give(way, mu_a)))
+    c = take(ot.as_trace(name, lambda_=0.5)(pi_a=give(way, pi_a), mu_a=give(way, mu_a)))
     np.testing.assert_array_equal(c, 0.5 * pi_a if name == "tree_backup" else [0.5, 0.5])
 
 
@@ -298,14 +298,14 @@ def test_row_4_clipped_ratios_stay_finite(way: str, name: str) -> None:
         tiny, _ = tiny_mu(mu, "float32")
         tiny["pi"][2] = [0, 1, 0]
         tiny["a"][2] = 0  # π = 0 one step before: 0 · ∞ is a way to make NaN
-        assert np.isfinite(targets(way, tiny, ot.trace(name))).all()
+        assert np.isfinite(targets(way, tiny, ot.as_trace(name))).all()
 
 
 @EVERY_WAY
 @pytest.mark.parametrize("name", ["importance_sampling", "q_sigma"])
 def test_row_4_ratio_that_overflows(way: str, name: str) -> None:
     tiny, _ = tiny_mu(1e-40, "float32")
-    says(refusal(targets, way, tiny, ot.trace(name)), "`mu_a`", "t = 3")
+    says(refusal(targets, way, tiny, ot.as_trace(name)), "`mu_a`", "t = 3")
 
 
 @EVERY_WAY
@@ -612,7 +612,7 @@ def test_row_8_no_steps_of_any_batch(way: str, batch: tuple[int, ...]) -> None:
 @EVERY_LIBRARY
 @pytest.mark.parametrize("name", ot.TRACES)
 def test_row_8_the_trace_alone_of_no_steps(way: str, name: str) -> None:
-    trace, none = ot.trace(name), np.zeros(0, np.float32)
+    trace, none = ot.as_trace(name), np.zeros(0, np.float32)
     call = trace if trace.markov else trace.betas
     extra = {"q": np.zeros((1, A)), "pi": np.zeros((1, A)), "a": np.zeros(0, int)} if trace.needs_q else {}
     assert take(call(**given(way, {"pi_a": none, "mu_a": none} | extra))).shape == (0,)
@@ -653,7 +653,7 @@ OUTSIDE = [-0.1, 1.1, NAN, INF, -INF]
 def test_row_9_lambda(name: str) -> None:
     for value in OUTSIDE:
         says(refusal(ot.TRACES[name], value), "`lambda_`", ot.TRACES[name].__name__, "[0, 1]", f"{value:g}")
-        says(refusal(ot.trace, name, lambda_=value), "`lambda_`", f"{value:g}")
+        says(refusal(ot.as_trace, name, lambda_=value), "`lambda_`", f"{value:g}")
 
 
 @EVERY_LIBRARY
@@ -670,8 +670,8 @@ def test_row_9_lambda_as_an_array(way: str) -> None:
     [("q_sigma", "sigma", 1.5), ("soft_watkins", "kappa", -0.1), ("continuous_acer", "num_dims", 0.0)],
 )
 def test_row_9_other_parameters(way: str, name: str, parameter: str, value: float) -> None:
-    says(refusal(ot.trace, name, **{parameter: value}), f"`{parameter}`", f"{value:g}")
-    says(refusal(ot.trace, name, **{parameter: give(way, np.array(value))}), f"`{parameter}`", f"{value:g}")
+    says(refusal(ot.TRACES[name], **{parameter: value}), f"`{parameter}`", f"{value:g}")
+    says(refusal(ot.TRACES[name], **{parameter: give(way, np.array(value))}), f"`{parameter}`", f"{value:g}")
 
 
 @pytest.mark.parametrize(
@@ -778,8 +778,8 @@ def test_row_10_lambda(way: str, name: str, validate: bool) -> None:
 @pytest.mark.parametrize("name", ["retrace", "importance_sampling", "tree_backup", "q_sigma"])
 def test_row_10_the_trace_alone(way: str, name: str) -> None:
     arrays = given(way, {"pi_a": np.full((4, 2), 0.5), "mu_a": np.full((1, 2), 0.5)})
-    says(refusal(ot.trace(name), **arrays), "`pi_a`", "`mu_a`", "(4, 2)", "(1, 2)")
-    text = refusal(ot.trace(name, lambda_=[0.5, 0.5, 0.5]), **arrays | {"mu_a": arrays["pi_a"]})
+    says(refusal(ot.as_trace(name), **arrays), "`pi_a`", "`mu_a`", "(4, 2)", "(1, 2)")
+    text = refusal(ot.as_trace(name, lambda_=[0.5, 0.5, 0.5]), **arrays | {"mu_a": arrays["pi_a"]})
     says(text, "`lambda_`", "(3,)", "(4, 2)")
 
 
@@ -1393,15 +1393,16 @@ def test_beyond_jax_and_torch_do_not_mix() -> None:
 
 
 def test_beyond_a_trace_that_is_none() -> None:
-    for trace, remedy in (
-        ("retrace", "ot.trace("),
-        (ot.Retrace, "ot.Retrace("),
-        (0.9, "ot.Retrace("),
-        (None, "None"),
-    ):
-        says(refusal(targets, NUMPY, window(), trace, error=TypeError), "`trace`", remedy)
-    says(refusal(ot.trace, "retrase"), "`trace`", "'retrase'", "'retrace'")
-    says(refusal(ot.trace, "retrace", lamda=0.9), "`lamda`", "Retrace", "lambda_")
+    for trace in (0.9, None, int):
+        says(refusal(targets, NUMPY, window(), trace, error=TypeError), "`trace`", "ot.Retrace(", repr(trace))
+    says(refusal(targets, NUMPY, window(), "retrase"), "`trace`", "'retrase'", "'retrace'")
+
+
+@EVERY_WAY
+def test_beyond_a_trace_by_its_name_or_class(way: str) -> None:
+    right = targets(way, window(), ot.Retrace(1.0))
+    np.testing.assert_array_equal(targets(way, window(), "retrace"), right)
+    np.testing.assert_array_equal(targets(way, window(), ot.Retrace), right)
 
 
 @EVERY_LIBRARY

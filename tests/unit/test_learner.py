@@ -109,7 +109,7 @@ def test_the_update_is_the_papers(clamp: float | None) -> None:
     """By a trace of its own, and by its number among those that a population may have."""
     params = np.random.default_rng(1).normal(size=(STATES, ACTIONS))
     given, spec = batch(), LearnerSpec(optimiser="rmsprop", clamp=clamp)
-    traces = {name: ot.trace(name) if name == "one_step" else ot.trace(name, lambda_=0.8) for name in ot.TRACES}
+    traces = {name: ot.as_trace(name) if name == "one_step" else ot.as_trace(name, lambda_=0.8) for name in ot.TRACES}
     found = updated(traces, given, spec, params)
     for name in ot.TRACES:
         expected = expected_parameters(name, 0.8, params, given, clamp)

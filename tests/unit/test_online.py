@@ -150,7 +150,7 @@ def test_eq7_as_printed(stored: online.Trajectories, name: str, visits: str) -> 
         for way in WAYS:
             learned = online.control(
                 stored,
-                trace=ot.trace(name, lambda_=0.8),
+                trace=ot.as_trace(name, lambda_=0.8),
                 target=target,
                 step_size=0.1,
                 q0=q_zero(),
@@ -169,7 +169,7 @@ def test_updating_at_every_step(stored: online.Trajectories, name: str) -> None:
         for engine in ("auto", "python"):
             learned = online.control(
                 stored,
-                trace=ot.trace(name, lambda_=0.8),
+                trace=ot.as_trace(name, lambda_=0.8),
                 target=target,
                 step_size=0.1,
                 q0=q_zero(),
@@ -505,7 +505,7 @@ def test_on_policy_lambda_one_is_monte_carlo_for_a_deterministic_policy(name: st
         learned = online.evaluate(
             mdp,
             pi=mu,
-            trace=ot.trace(name, lambda_=1.0),
+            trace=ot.as_trace(name, lambda_=1.0),
             step_size=online.ONE_OVER_VISITS,
             num_episodes=60,
             seed=2,
@@ -808,7 +808,7 @@ REFUSALS = {
         r"`beta` must have one value for each of the 3 trajectories; got shape \(4,\)",
     ),
     "trace": (lambda: online.control(MDP, trace="retrase"), "Did you mean 'retrace'"),
-    "class": (lambda: online.control(MDP, trace=ot.Retrace), "`trace` must be a trace, such as"),
+    "class": (lambda: online.control(MDP, trace=int), "`trace` must be a trace such as"),
     "lambda": (
         lambda: online.control(MDP, trace=ot.Retrace([0.5, 0.6])),
         r"`lambda_` must be one number here; .*\(2,\)",
@@ -838,7 +838,10 @@ REFUSALS = {
     "power": (lambda: online.StepSize(power=-1), "`power` of StepSize must be a finite number of at least 0; got -1"),
     "scale": (lambda: online.StepSize(-0.1), "`scale` must be a finite number of at least 0; got -0.1"),
     "seeds": (lambda: online.sweep(MDP, traces=["retrace"], seeds=[]), "`seeds` must have one value or more"),
-    "traces": (lambda: online.sweep(MDP, traces=[3]), "`traces` must be names, classes or values of traces; got 3"),
+    "traces": (
+        lambda: online.sweep(MDP, traces=[3]),
+        "`trace` must be a trace such as .*, or a function that returns c; got 3",
+    ),
     "weights": (lambda: online.control(MDP, trace="retrace", weights=0.0), "`weights` must be at least 0, and above"),
     "collect": (lambda: online.collect(Corridor(3), mu=MU, num_episodes=1), "the first argument must be a FiniteMDP"),
 }
@@ -896,7 +899,7 @@ def test_mu_is_asked_for_only_where_it_is_read() -> None:
     for trace in (ot.TreeBackup(0.9), ot.QLambda(0.9), ot.Watkins(0.9), ot.OneStep()):
         for way in WAYS:
             assert np.isfinite(online.evaluate(stored, pi=pi, trace=trace, **way).q).all()
-    with pytest.raises(TypeError, match=r"Retrace reads μ\(a_t\|x_t\): the trajectories must have `mu_a`"):
+    with pytest.raises(TypeError, match=r"retrace needs μ\(a_t\|x_t\): the trajectories must have `mu_a`"):
         online.evaluate(stored, pi=pi, trace=ot.Retrace(0.9))
 
 

@@ -421,7 +421,7 @@ def test_moments_equal_those_of_all_paths(name: str) -> None:
     rng = np.random.default_rng(11)
     mdp = mdps.episodic(8, 2, 4, gamma=0.9, rng=rng)
     pi, mu, q = random_policy(rng, mdp.shape), random_policy(rng, mdp.shape), rng.normal(size=mdp.shape)
-    trace = ot.trace(name) if name == "one_step" else ot.trace(name, lambda_=0.8)
+    trace = ot.as_trace(name) if name == "one_step" else ot.as_trace(name, lambda_=0.8)
     c = operators.coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q)
     corrections = operators.correction_moments(mdp, q, pi=pi, mu=mu, trace=trace)
     sums = operators.trace_moments(mdp, pi=pi, mu=mu, trace=trace, q=q)
@@ -553,7 +553,7 @@ def test_norms_and_radius_are_those_of_the_matrix(name: str) -> None:
     rng = np.random.default_rng(12)
     mdp = ending(rng, gamma=0.95, num_states=12)
     pi, mu = policies.greedy(rng.normal(size=mdp.shape)), random_policy(rng, mdp.shape)
-    trace = ot.trace(name, lambda_=1.0)
+    trace = ot.as_trace(name, lambda_=1.0)
     matrix = operators.a_matrix(mdp, pi=pi, mu=mu, trace=trace)
     w = mu * operators.coefficients(mdp, pi=pi, mu=mu, trace=trace)
     assert spectrum.contraction_radius(mdp, pi, w) == pytest.approx(abs(np.linalg.eigvals(matrix)).max(), abs=1e-10)
@@ -586,9 +586,9 @@ def test_a_trace_that_grows_is_refused() -> None:
         ),
         (
             {"trace": lambda *, pi_a, mu_a: -pi_a},
-            r"`trace` must give c of at least 0; got -0.5 at \(x, a\) = \(0, 0\)",
+            r"`trace` must return c of at least 0; got -0.5 at \(x, a\) = \(0, 0\)",
         ),
-        ({"trace": lambda *, pi_a, mu_a: pi_a[:3]}, r"`trace` must give one c for each action taken.*\(3,\)"),
+        ({"trace": lambda *, pi_a, mu_a: pi_a[:3]}, r"`trace` must return one c per action taken.*\(3,\)"),
         ({"trace": ot.Retrace(np.array([0.5, 0.9]))}, "`lambda_` must be one number"),
     ],
 )

@@ -81,7 +81,10 @@ def test_illegal_actions_share_nothing() -> None:
         (lambda: policies.epsilon_greedy(np.zeros((3, 2)), np.zeros(2)), r"`epsilon` must be a number or have shape"),
         (lambda: policies.softmax(np.zeros(2), -1.0), "`beta` must be a number of at least 0; got -1"),
         (lambda: policies.mixture(np.array([1.0, 0.0]), np.array([1.0, 0.0]), 0.1), "`mu` must have mass on actions"),
-        (lambda: policies.increasingly_greedy_gap([], []), "`policies` and `qs` must be two or more of each"),
+        (
+            lambda: policies.increasingly_greedy_gap([], []),
+            "`policies` and `qs` must have the same length, at least 2",
+        ),
     ],
 )
 def test_refusals(call, text: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+import offtrace as ot
 from offtrace.agent import spec as module
 from offtrace.agent.spec import (
     ADDED,
-    ALGORITHMS,
     CHOICES,
     DEFAULTS,
     OPTIONAL,
@@ -55,7 +55,7 @@ def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> Non
 
 def test_every_field_has_a_rule() -> None:
     """A field that is added must be added to the door, too."""
-    ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "hidden_sizes", "options"}
+    ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "trace", "hidden_sizes", "options"}
     assert ruled == set(FIELDS)
 
 
@@ -72,8 +72,19 @@ def test_a_plan_has_nothing_left_to_choose(name: str) -> None:
 
 
 def test_a_near_miss_gets_a_hint() -> None:
-    with pytest.raises(ValueError, match=r"did you mean tree_backup\?"):
+    with pytest.raises(
+        ValueError, match=r"`trace` must be one of dqn, .*; got 'treebackup'\. Did you mean 'tree_backup'\?"
+    ):
         TrainSpec(env="pocket/catch", trace="treebackup")
+
+
+def test_a_spec_takes_the_name_of_a_trace_and_no_value() -> None:
+    with pytest.raises(ValueError, match=r"got Retrace\(lambda_=0.9\)\. Pass trace='retrace', lambda_=0.9\."):
+        TrainSpec(env="pocket/catch", trace=ot.Retrace(0.9))
+    with pytest.raises(ValueError, match=r"`trace` must be the name .* Use your own trace in `ot.targets`"):
+        TrainSpec(env="pocket/catch", trace=lambda pi_a: pi_a)
+    with pytest.raises(ValueError, match=r"`trace` must be a trace such as"):
+        TrainSpec(env="pocket/catch", trace=3)
 
 
 # -- what is chosen ------------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ def test_what_follows_from_the_length(num_steps: int, tick_steps: int, fill: int
     assert plan.epsilon_steps == max(1, num_steps // 10)
 
 
-@pytest.mark.parametrize("trace", ALGORITHMS)
+@pytest.mark.parametrize("trace", ["dqn", *ot.TRACES])
 def test_resolved_twice_is_resolved_once(trace: str) -> None:
     plan = resolved(TrainSpec(env="CartPole-v1", trace=trace))
     assert resolved(plan) == plan

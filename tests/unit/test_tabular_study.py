@@ -53,7 +53,7 @@ def test_a_run_is_that_of_the_learner(small: TabularResults) -> None:
 def online_trace(name: str, lambda_: float):
     import offtrace as ot
 
-    return ot.trace(name, lambda_=lambda_)
+    return ot.as_trace(name, lambda_=lambda_)
 
 
 def test_lambda_zero_is_one_algorithm_with_one_step_size(small: TabularResults) -> None:

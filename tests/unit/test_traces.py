@@ -2,8 +2,10 @@
 
 import dataclasses
 import doctest
+import functools
 import importlib
 import re
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -240,7 +242,7 @@ def test_a_trajectory_aware_trace_without_a_rule_says_so():
     class Forgotten(ot.TrajectoryAware):
         name = "forgotten"
 
-    with pytest.raises(TypeError, match=r"Forgotten does not say .* `next_beta`"):
+    with pytest.raises(TypeError, match=r"Forgotten has no β of its own; define `next_beta`"):
         Forgotten(0.5).betas(pi_a=PI_A, mu_a=MU_A)
 
 
@@ -260,14 +262,19 @@ def test_the_names_are_the_classes_in_snake_case():
         words = re.findall(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z][a-z]+", cls.__name__)
         assert name == cls.name == "_".join(words).lower()
         assert getattr(ot, cls.__name__) is cls
-        assert ot.trace(name) == cls()
+        assert ot.as_trace(name) == cls()
 
 
 def test_the_table_says_of_every_trace_what_the_design_asks_for():
     for cls in ot.TRACES.values():
-        assert cls.rule
-        assert cls.source
-        assert {type(flag) for flag in (cls.safe, cls.needs_pi, cls.needs_mu, cls.needs_q, cls.markov)} == {bool}
+        for fact in (cls.name, cls.title, cls.full_name, cls.rule, cls.source):
+            assert fact
+            assert isinstance(fact, str)
+        flags = (cls.has_lambda, cls.needs_pi, cls.needs_mu, cls.needs_q, cls.takes_densities)
+        assert {type(flag) for flag in (*flags, cls.markov, cls.safe, cls.safe_for_control)} == {bool}
+        assert ("λ" in cls.title) == cls.has_lambda
+        assert cls.safe_for_control == (cls.safe and cls.markov)  # Theorems 1 and 2
+        assert cls.safe or cls.theory  # what is wrong with it, and where it may be used
         assert cls.markov == (not issubclass(cls, ot.TrajectoryAware))
         assert dataclasses.fields(cls)[0].name == "lambda_"  # the first argument
         assert cls(0.25).lambda_ == 0.25
@@ -285,9 +292,45 @@ def test_the_table_cannot_be_written_to():
         ot.TRACES["mine"] = ot.Retrace
 
 
-def test_a_trace_by_name():
-    assert ot.trace("retrace", lambda_=0.9) == ot.Retrace(0.9)
-    assert ot.trace("q_sigma", lambda_=0.9, sigma=0.25) == ot.QSigma(0.9, 0.25)
+def test_a_trace_by_name_by_class_and_as_it_is():
+    assert ot.as_trace("retrace", lambda_=0.9) == ot.as_trace(ot.Retrace, 0.9) == ot.Retrace(0.9)
+    assert ot.as_trace("retrace") == ot.as_trace(ot.Retrace) == ot.Retrace(1.0)
+    trace = ot.QSigma(0.9, sigma=0.25)
+    assert ot.as_trace(trace) is trace
+
+
+def test_a_lambda_that_is_given_twice_is_refused():
+    with pytest.raises(
+        TypeError, match=r"`lambda_` must be given once; got Retrace\(lambda_=0.9\) and lambda_=0.5\."
+    ):
+        ot.as_trace(ot.Retrace(0.9), 0.5)
+
+
+def test_a_trace_without_lambda_ignores_it():
+    assert ot.as_trace("one_step", 0.5) == ot.OneStep()
+    assert ot.as_trace(ot.OneStep(), 0.5) == ot.OneStep()
+    assert ot.as_trace(lambda pi_a: pi_a, 0.5)(pi_a=PI_A).tolist() == PI_A
+
+
+def test_a_class_with_a_parameter_to_choose_is_refused_until_it_is_chosen():
+    @dataclasses.dataclass(frozen=True)
+    class Chosen(ot.Trace):
+        share: float = dataclasses.field(kw_only=True)
+
+        def factor(self, likelihoods, **_):
+            return self.share * likelihoods.target()
+
+    with pytest.raises(
+        TypeError, match=r"`trace` must be a value .* got Chosen, which needs `share`\. Pass Chosen\(share"
+    ):
+        ot.as_trace(Chosen, 0.5)
+    assert ot.as_trace(Chosen(0.5, share=0.5))(pi_a=[0.5]) == 0.125
+
+
+@pytest.mark.parametrize("given", [0.9, None, int, np.zeros(3)], ids=["number", "None", "class", "array"])
+def test_what_is_not_a_trace_is_refused(given):
+    with pytest.raises(TypeError, match=r"`trace` must be a trace such as .*, its class, its name, or a function"):
+        ot.as_trace(given)
 
 
 @pytest.mark.parametrize(
@@ -295,18 +338,91 @@ def test_a_trace_by_name():
 )
 def test_an_unknown_name_suggests_the_near_one(name, near):
     with pytest.raises(ValueError, match=rf"`trace` .*got '{name}'\. Did you mean '{near}'\?") as error:
-        ot.trace(name)
+        ot.as_trace(name)
     assert all(known in str(error.value) for known in ot.TRACES)
 
 
 def test_a_name_unlike_any_gets_no_suggestion():
     with pytest.raises(ValueError, match=r"`trace` must be one of .*; got 'xyzzy'\.$"):
-        ot.trace("xyzzy")
+        ot.as_trace("xyzzy")
 
 
-def test_an_unknown_parameter_is_named_with_those_there_are():
-    with pytest.raises(ValueError, match=r"`lamda` is not a parameter of QSigma; it has lambda_, sigma\."):
-        ot.trace("q_sigma", lamda=0.9)
+# --- functions ----------------------------------------------------------------------------------------------
+
+
+def _needs(function):
+    trace = ot.as_trace(function)
+    return {name for name in ("needs_pi", "needs_mu", "needs_q", "reads_mu", "reads_q") if getattr(trace, name)}
+
+
+def test_what_a_function_needs_is_in_its_signature():
+    assert _needs(lambda pi_a: pi_a) == {"needs_pi"}
+    assert _needs(lambda *, pi_a, mu_a: pi_a / mu_a) == {"needs_pi", "needs_mu", "reads_mu"}
+    assert _needs(lambda log_pi_a, log_mu_a: log_pi_a) == {"needs_pi", "needs_mu", "reads_mu"}
+    assert _needs(lambda pi_a, mu_a=None: pi_a) == {"needs_pi", "reads_mu"}
+    assert _needs(lambda q, a: q[0]) == {"needs_q", "reads_q"}
+    assert _needs(lambda **given: given["pi_a"]) == {"reads_mu"}
+    assert _needs(functools.partial(lambda share, pi_a: share * pi_a, 0.5)) == {"needs_pi"}
+
+
+def test_a_function_gets_what_it_takes_and_nothing_else():
+    seen = {}
+
+    def function(pi_a, mu_a=None, scale=2.0, **others):
+        seen.update(pi_a=pi_a, mu_a=mu_a, scale=scale, **others)
+        return pi_a
+
+    ot.as_trace(function)(**EVERYTHING)
+    assert set(seen) == {"pi_a", "mu_a", "scale"}  # `**others` gets the likelihoods, and all are taken already
+    assert seen["scale"] == 2.0
+
+
+def test_a_function_is_named_after_itself():
+    def halved(pi_a):
+        return pi_a / 2
+
+    trace = ot.as_trace(halved)
+    assert (trace.name, trace.title, trace.full_name) == ("halved", "halved", "halved")
+    assert trace.has_lambda is trace.safe is False
+    assert trace.markov
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (np.minimum, "must not need other arguments; minimum has `x1`"),
+        (lambda pi_a, /: pi_a, "must not need other arguments; <lambda> has `pi_a`"),
+        (lambda rho: rho, "must not need other arguments; <lambda> has `rho`"),
+        (lambda *args: args[0], "must take an array; <lambda> takes none"),
+        (lambda: 0.5, "must take an array; <lambda> takes none"),
+    ],
+    ids=["ufunc", "positional", "unknown", "args", "none"],
+)
+def test_a_function_that_cannot_be_called_by_name_is_refused(function, says):
+    with pytest.raises(TypeError, match=rf"`trace` {says}.* let it take some of pi_a, mu_a, log_pi_a"):
+        ot.as_trace(function)
+
+
+def test_a_function_of_probabilities_is_not_given_logarithms():
+    logs = {"log_pi_a": np.log(PI_A), "log_mu_a": np.log(MU_A)}
+    trace = ot.as_trace(lambda pi_a, mu_a: pi_a)
+    with pytest.raises(
+        TypeError, match=r"takes `pi_a=`, `mu_a=`, which .* got `log_pi_a=`, `log_mu_a=`\. Let it take"
+    ):
+        trace(**logs)
+    assert ot.as_trace(lambda log_pi_a, log_mu_a: np.exp(log_pi_a))(**logs) == pytest.approx(PI_A)
+
+
+def test_the_signature_of_a_function_is_not_kept_alive():
+    class Function:
+        def __call__(self, pi_a):
+            return pi_a
+
+    function = Function()
+    alive = weakref.ref(function)
+    ot.as_trace(function)
+    del function
+    assert alive() is None
 
 
 # --- parameters ---------------------------------------------------------------------------------------------
@@ -320,7 +436,7 @@ def test_lambda_outside_the_unit_interval_is_refused(cls, bad, text):
     with pytest.raises(ValueError, match=rf"`lambda_` of {cls.__name__} must be in \[0, 1\]; got {text}\.$"):
         cls(bad)
     with pytest.raises(ValueError, match="`lambda_`"):
-        ot.trace(cls.name, lambda_=bad)
+        ot.as_trace(cls.name, lambda_=bad)
 
 
 @pytest.mark.parametrize(
@@ -399,13 +515,13 @@ def test_mu_is_asked_for_where_it_is_needed_and_only_there(cls):
     if not cls.needs_mu:
         np.testing.assert_array_equal(cls(0.5)(**without), cls(0.5)(**EVERYTHING))
         return
-    with pytest.raises(TypeError, match=rf"{cls.__name__} needs μ\(a_t\|x_t\): give `mu_a=` \(or `log_mu_a=`\)"):
+    with pytest.raises(TypeError, match=rf"{cls.name} needs μ\(a_t\|x_t\): give `mu_a=` \(or `log_mu_a=`\)"):
         cls(0.5)(**without)
 
 
 @pytest.mark.parametrize("cls", TRAJECTORY_AWARE)
 def test_betas_ask_for_mu(cls):
-    with pytest.raises(TypeError, match=rf"{cls.__name__} needs μ"):
+    with pytest.raises(TypeError, match=rf"{cls.name} needs μ"):
         cls(0.5).betas(pi_a=PI_A)
 
 
@@ -416,7 +532,7 @@ def test_q_is_asked_for_where_it_is_needed_and_only_there(cls, missing):
     if not cls.needs_q:
         np.testing.assert_array_equal(cls(0.5)(**without), cls(0.5)(**EVERYTHING))
         return
-    with pytest.raises(TypeError, match=rf"{cls.__name__} .* greedy: give `q=`, `pi=` and `a=`"):
+    with pytest.raises(TypeError, match=rf"{cls.name} reads the action values: give `q=`, `pi=` and `a=`"):
         cls(0.5)(**without)
 
 
@@ -429,7 +545,7 @@ def test_a_trace_that_does_not_need_pi_does_not_look_at_the_likelihoods(cls):
 @pytest.mark.parametrize("cls", ot.TRACES.values())
 def test_pi_a_is_asked_for(cls):
     call = cls(0.5) if cls.markov else cls(0.5).betas
-    with pytest.raises(TypeError, match=rf"{cls.__name__} is called with `pi_a=` \(or `log_pi_a=`\)"):
+    with pytest.raises(TypeError, match=rf"{cls.name} is called with `pi_a=` \(or `log_pi_a=`\)"):
         call(mu_a=MU_A)
 
 
@@ -521,7 +637,16 @@ def test_a_trace_of_the_users_own_is_a_pytree_too():
 # --- the examples in the docstrings -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", ["offtrace.traces", "offtrace.arrays"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "offtrace.traces.base",
+        "offtrace.traces.function",
+        "offtrace.traces.names",
+        "offtrace.arrays",
+        "offtrace.errors",
+    ],
+)
 def test_the_examples_run(module):
     result = doctest.testmod(importlib.import_module(module))
     assert result.failed == 0

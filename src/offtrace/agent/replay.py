@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from offtrace.arrays import known
-from offtrace.refusals import refuse
+from offtrace.arrays import is_concrete
+from offtrace.errors import raise_where
 
 RESET, MASK, CONTINUES = 1 << 8, 1 << 9, 1 << 10
 
@@ -162,7 +162,7 @@ def add(state: State, rows: Rows) -> State:
     spec = state.spec
     rows = _chunk(spec, rows)
     length = rows.reward.shape[0]
-    if known(*rows):
+    if is_concrete(*rows):
         _refuse_values(rows)
     word = rows.action.astype(np.uint32) & 0xFF  # a masked row may hold any action, and must not reach the flags
     for bit, flag in ((RESET, rows.reset), (MASK, rows.mask), (CONTINUES, rows.continues)):
@@ -220,7 +220,7 @@ def sample(state: State, key: Array, num_windows: int, length: int) -> Batch:
             f"{length} + {spec.stack}."
         )
     starts = num_starts(state, length)
-    if known(starts) and not starts.all():
+    if is_concrete(starts) and not starts.all():
         raise ValueError(f"`state` has no window of {length} steps yet: it was given {state.num_steps}.")
     pair = jax.random.randint(key, (num_windows,), 0, starts * spec.num_actors)
     actor, start = pair % spec.num_actors, _first_start(state) + pair // spec.num_actors
@@ -322,6 +322,6 @@ def _refuse_values(rows: Rows) -> None:
     """Outside of `jit`, where values are known."""
     real = np.asarray(rows.mask)
     action, mu_a, reward = (np.asarray(value) for value in (rows.action, rows.mu_a, rows.reward))
-    refuse(real & ~((action >= 0) & (action < 256)), "action", "must be 0 to 255", action)
-    refuse(real & ~((mu_a > 0) & (mu_a <= 1)), "mu_a", "must be in (0, 1], as a_t was drawn with it", mu_a)
-    refuse(real & ~np.isfinite(reward), "reward", "must be finite", reward)
+    raise_where(real & ~((action >= 0) & (action < 256)), "action", "must be 0 to 255", action)
+    raise_where(real & ~((mu_a > 0) & (mu_a <= 1)), "mu_a", "must be in (0, 1], as a_t was drawn with it", mu_a)
+    raise_where(real & ~np.isfinite(reward), "reward", "must be finite", reward)

@@ -29,7 +29,7 @@ from offtrace.agent.schedules import SwitchingEpsilon
 from offtrace.agent.spec import DEFAULT_TICK, Plan, differences
 from offtrace.agent.synchronous import Exploration, Iterations, Member, Probe, ProgramSpec, Settings, Tick
 from offtrace.environments import Environment, on_host, program_shape, with_options
-from offtrace.traces import TRACES
+from offtrace.traces import as_trace
 
 
 def never() -> bool:
@@ -382,7 +382,7 @@ def _settings(spec: Plan, *, by_name: bool) -> Settings:
     if not by_name:
         trace = Choice(np.int32(MARKOV.index(name)), np.float32(spec.lambda_))
     else:
-        trace = TRACES[name]() if name == "one_step" else TRACES[name](np.float32(spec.lambda_))
+        trace = as_trace(name, np.float32(spec.lambda_))
     numbers = (np.float32(value) for value in (spec.gamma, spec.step_size, spec.regularisation))
     hyper = Hyper(*numbers, trace, np.float32(spec.beta))
     exploration = Exploration(np.float32(1.0), np.float32(spec.epsilon), np.float32(spec.epsilon_steps))

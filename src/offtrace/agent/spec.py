@@ -15,9 +15,8 @@ from typing import Annotated, Any
 import tyro
 
 from offtrace.environments import NAMES, on_host, own_gamma
-from offtrace.traces import TRACES
+from offtrace.traces import TRACES, as_trace, check_name
 
-ALGORITHMS = ("dqn", *TRACES)
 EXPLORATIONS = ("linear", "switching")
 
 CHOSEN = tyro.conf.arg(help_behavior_hint="(default: what suits the environment)")
@@ -123,7 +122,9 @@ class TrainSpec:
     @property
     def title(self) -> str:
         """For people."""
-        shown = "DQN" if self.trace == "dqn" else f"{TRACES[self.trace].__name__}(λ = {self.lambda_:g})"
+        shown = "DQN"
+        if self.trace != "dqn":
+            shown = TRACES[self.trace].title.replace("λ", f"λ = {self.lambda_:g}")
         return f"{self.env.removeprefix('gymnasium/')}  {shown}  seed {self.seed}"
 
 
@@ -326,7 +327,6 @@ OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon")
 """Fields where None is a value; elsewhere it means "choose"."""
 SWITCHES = ("anneal", "double")
 CHOICES = {
-    "trace": ALGORITHMS,
     "exploration": EXPLORATIONS,
     "optimiser": ("adam", "rmsprop"),
     "target_policy": ("exploration", "greedy", "softmax"),
@@ -339,6 +339,7 @@ def _check(spec: TrainSpec) -> None:
     """Check every field on its own; combinations are checked where they are used."""
     if not isinstance(spec.env, str) or not spec.env:
         raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
+    _check_trace(spec.trace)
     chosen = {f.name for f in dataclasses.fields(TrainSpec) if f.default is None and not isinstance(spec, Plan)}
     if spec.target_epsilon is not None and spec.target_policy not in (None, "exploration"):
         raise ValueError(
@@ -350,6 +351,21 @@ def _check(spec: TrainSpec) -> None:
         rule = _broken(name, value)
         if rule:
             raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
+
+
+def _check_trace(given: Any) -> None:
+    """Check that this is the name of a trace, or `dqn`: a spec is stored as text, so it takes no values."""
+    if isinstance(given, str):
+        check_name(given, also=("dqn",))
+        return
+    try:
+        trace = as_trace(given)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    remedy = "Use your own trace in `ot.targets`, inside your own training loop."
+    if type(trace) in TRACES.values():
+        remedy = f"Pass trace={trace.name!r}, lambda_={trace.lambda_}."
+    raise ValueError(f"`trace` must be the name of a trace in `ot.TRACES`, or 'dqn'; got {given!r}. {remedy}")
 
 
 def _broken(name: str, value: Any) -> str:

@@ -21,11 +21,11 @@ from offtrace.doctor.conventions import (
     unfit,
 )
 from offtrace.doctor.golden import TRIAL, WINDOWS
-from offtrace.doctor.mistakes import ALGORITHMS, MISTAKES, Mistake
+from offtrace.doctor.mistakes import ALGORITHMS, MISTAKES, SISTERS, Mistake
 from offtrace.doctor.quantities import OF_MU
 from offtrace.doctor.search import Fit, Guess
 from offtrace.doctor.verdict import THEORY, TITLES, Verdict
-from offtrace.traces import TRACES
+from offtrace.traces import TRACES, check_name
 
 __all__ = ["MISTAKES", "Mistake", "Verdict", "check"]
 
@@ -58,8 +58,8 @@ def check(
     """
     if not callable(fn):
         raise TypeError(f"`fn` must be a function; got {fn!r}.")
-    if trace is not None and trace not in ALGORITHMS:
-        raise ValueError(f"`trace` must be one of {', '.join(ALGORITHMS)}; got {trace!r}.")
+    if trace is not None:
+        check_name(trace, also=SISTERS)
     if lambda_ is not None and not 0 <= lambda_ <= 1:
         raise ValueError(f"`lambda_` must be in [0, 1]; got {lambda_!r}.")
     return _diagnose(fn, _runs(fn, convention), trace, lambda_)

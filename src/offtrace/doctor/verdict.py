@@ -1,12 +1,12 @@
 """What the doctor says, in words a person with the mistake understands in a minute."""
 
 import textwrap
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from offtrace.doctor.golden import GAMMA, Golden
 from offtrace.doctor.mistakes import EQUATION, MISTAKES, VTRACE_EQUATION, coefficients, targets
-from offtrace.traces import TRACES
+from offtrace.traces import TRACES, Trace
 
 WIDTH = 80
 
@@ -218,22 +218,13 @@ class Verdict:
         return out
 
 
-TITLES = {
-    "one_step": "the one-step target",
-    "retrace": "Retrace",
-    "tree_backup": "tree backup",
-    "importance_sampling": "importance sampling (Retrace without the clip)",
-    "q_lambda": "Q(λ)",
-    "recursive_retrace": "recursive Retrace (Eq. 9)",
-    "truncated_is": "truncated importance sampling",
-    "rbis": "RBIS",
-    "watkins": "Watkins's Q(λ)",
-    "soft_watkins": "soft Watkins",
-    "continuous_acer": "ACER's trace for continuous actions",
-    "q_sigma": "Q(σ) with σ = 0.5",
-    "peng": "Peng's Q(λ)",
-    "vtrace": "V-trace",
-}
+def _title(cls: type[Trace]) -> str:
+    """Return the name of a trace inside a sentence, with the parameters other than λ that it was compared at."""
+    others = ", ".join(f"{field.name} = {field.default}" for field in fields(cls) if field.name != "lambda_")
+    return f"{cls.full_name} with {others}" if others else cls.full_name
+
+
+TITLES = {name: _title(cls) for name, cls in TRACES.items()} | {"peng": "Peng's Q(λ)", "vtrace": "V-trace"}
 
 
 class Theory(NamedTuple):
@@ -243,38 +234,7 @@ class Theory(NamedTuple):
     says: str = ""
 
 
-THEORY = {
-    "one_step": Theory(True),
-    "retrace": Theory(True),
-    "tree_backup": Theory(True),
-    "recursive_retrace": Theory(True),
-    "rbis": Theory(True),
-    "importance_sampling": Theory(
-        True,
-        "Nothing bounds the product of the ratios, so its variance may be infinite, though the expectation is right "
-        "(Theorem 1). Retrace clips each ratio at 1 for this.",
-    ),
-    "q_sigma": Theory(
-        True, "Theorem 1 covers it, but nothing bounds the product of the ratios, so its variance may be infinite."
-    ),
-    "q_lambda": Theory(
-        False,
-        "c = λ whatever μ did. It converges only where π is close to μ, λ < (1−γ)/(γε) with ε the largest "
-        "‖π(·|x) − μ(·|x)‖₁; beyond that it may diverge (Harutyunyan et al. 2016). Retrace "
-        "converges for every π and μ.",
-    ),
-    "truncated_is": Theory(
-        False,
-        "min(1, Πρ) clips the product and not each ratio, so one step's c may be above π/μ: Theorem 1 does not cover "
-        "it, and it may diverge (Daley et al. 2023). Retrace is λ·min(1, ρ) at each step; RBIS is the safe trace "
-        "next to this one.",
-    ),
-    "watkins": Theory(
-        False,
-        "It is safe where π is greedy in this same Q without ties, where it is Retrace; for any other π it is not.",
-    ),
-    "soft_watkins": Theory(False, "c may be above π/μ where π is not greedy, which Theorem 1 does not cover."),
-    "continuous_acer": Theory(False, "c is above π/μ where π/μ < 1, which Theorem 1 does not cover."),
+THEORY = {name: Theory(cls.safe, cls.theory) for name, cls in TRACES.items()} | {
     "peng": Theory(
         False,
         "It corrects for nothing: it converges to the values of the mixture λμ + (1−λ)π, not to those of π "

@@ -14,6 +14,7 @@ from offtrace.agent.learner import MARKOV
 from offtrace.agent.runtimes import NUMBERS, WORLDS
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.environments import on_host, program_shape
+from offtrace.traces import WITHOUT_LAMBDA
 
 ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "dqn")
 """Of the paper, by our names."""
@@ -119,7 +120,7 @@ def _algorithms(sweep: Sweep, game: str) -> Iterator[dict[str, Any]]:
     has_zero = False
     for trace in sweep.traces:
         lambdas = sweep.lambdas
-        if trace in ("dqn", "one_step"):
+        if trace in ("dqn", *WITHOUT_LAMBDA):
             lambdas = (0.0,)
         for lambda_ in lambdas:
             is_one_step = lambda_ == 0 and trace != "dqn"

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offtrace.errors import raise_where
 from offtrace.mdp.finite import FiniteMDP
-from offtrace.refusals import refuse
 
 MOST_PAIRS = 10**8
 """(x, a) of a counted model, so that a stray state number is refused before memory is taken for it."""
@@ -144,7 +144,7 @@ def _whole_numbers(name: str, values: Any) -> np.ndarray:
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"`{name}` must be whole numbers; got {array.dtype}.")
     remedy = "After an end any state will do." if name == "next_states" else "Leave out rows that are no steps."
-    refuse(array < 0, name, "must not be negative", array, remedy)
+    raise_where(array < 0, name, "must not be negative", array, remedy)
     return array
 
 
@@ -152,7 +152,7 @@ def _finite(name: str, values: Any) -> np.ndarray:
     array = _array(name, values)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"`{name}` must be numbers; got {array.dtype}.")
-    refuse(~np.isfinite(array), name, "must be finite", array, "Leave that transition out.")
+    raise_where(~np.isfinite(array), name, "must be finite", array, "Leave that transition out.")
     return array.astype(np.float64, copy=False)
 
 
@@ -169,5 +169,5 @@ def _size(name: str, given: int | None, **arrays: np.ndarray) -> int:
     if not isinstance(given, (int, np.integer)) or isinstance(given, bool) or given < 1:
         raise ValueError(f"`{name}` must be a whole number, at least 1; got {given!r}.")
     for argument, array in arrays.items():
-        refuse(array >= given, argument, f"must be below `{name}` = {given}", array, "They are numbered from 0.")
+        raise_where(array >= given, argument, f"must be below `{name}` = {given}", array, "They are numbered from 0.")
     return int(given)

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from offtrace.mdp import FiniteMDP
-from offtrace.online.checks import checked_trace, count, table, with_lambda
+from offtrace.online.checks import check_trace, count, table
 from offtrace.online.options import Options
 from offtrace.online.options import setting as setting_of
 from offtrace.online.records import CURVES, Learned, Sweep, Trajectories
@@ -23,6 +23,7 @@ from offtrace.online.runner import run_all
 from offtrace.online.schedules import DEFAULT_STEP_SIZE, ONE_OVER_VISITS, StepSize, decaying, linear, step_size
 from offtrace.online.sequences import EpsilonGreedy, Fixed, Greedy, Mixture, Softmax, sequence
 from offtrace.online.setting import Setting, model_of
+from offtrace.traces import Trace, as_trace
 
 __all__ = [
     "DEFAULT_STEP_SIZE",
@@ -125,7 +126,8 @@ def sweep(
     """Every trace × λ × step size × seed, over the cores; arguments as in `control`, a fixed `target` evaluates it.
 
     A run depends on its seed alone, not on the threads; runs with the same seed draw the same random numbers, so they
-    can be compared in pairs. `traces` are names, classes or values; `keep_q` keeps every final Q.
+    can be compared in pairs. `traces` are names, classes, values or functions, as in `ot.as_trace`; every one is run
+    at every λ of `lambdas`, which replaces a value's own λ. `keep_q` keeps every final Q.
 
     >>> coin = FiniteMDP(p=[[[1.0], [1.0]]], r=[[1.0, 0.0]], gamma=0.0, terminates=[True])
     >>> grid = sweep(coin, traces=["retrace", "tree_backup"], lambdas=[0.5, 1.0], seeds=range(3), num_episodes=10)
@@ -137,7 +139,8 @@ def sweep(
     setting = setting_of(source, sequence(target, "target"), sequence(behaviour, "behaviour"), options)
     traces, lambdas, sizes = list(traces), [float(v) for v in lambdas], [_step_size(v) for v in step_sizes]
     seeds = [count("seeds", seed, 0) for seed in seeds]
-    grid = [[_checked(setting, with_lambda(given, lambda_)) for lambda_ in lambdas] for given in traces]
+    checked = [_checked(setting, given) for given in traces]
+    grid = [[trace.with_lambda(lambda_) for lambda_ in lambdas] for trace in checked]
     for name, values in (("traces", traces), ("lambdas", lambdas), ("step_sizes", sizes), ("seeds", seeds)):
         if not values:
             raise ValueError(f"`{name}` must have one value or more; got none.")
@@ -219,9 +222,10 @@ def collect(
     )
 
 
-def _checked(setting: Setting, trace: Any) -> Any:
-    stored = isinstance(setting.source, Trajectories)
-    return checked_trace(trace, stored, setting.source.mu_a if stored else None)
+def _checked(setting: Setting, given: Any) -> Trace:
+    trace = as_trace(given)
+    check_trace(trace, setting.source)
+    return trace
 
 
 def _one(setting: Setting, trace: Any, size: Any, seed: int) -> Learned:
@@ -238,7 +242,7 @@ def _plain(size: StepSize) -> bool:
     return size.power == 0 and isinstance(size.scale, int | float)
 
 
-def _labels(traces: list[Any]) -> tuple[str, ...]:
-    """Names, and the whole value where two have the same name."""
-    names = [getattr(trace, "name", type(trace).__name__) for trace in traces]
+def _labels(traces: list[Trace]) -> tuple[str, ...]:
+    """Return the names of the traces, or their whole repr where two have the same name."""
+    names = [trace.name for trace in traces]
     return tuple(name if names.count(name) == 1 else repr(trace) for name, trace in zip(names, traces, strict=True))

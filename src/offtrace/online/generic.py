@@ -13,7 +13,7 @@ from offtrace.likelihoods import Likelihoods
 from offtrace.online.schedules import StepSize
 from offtrace.online.sequences import Sequence
 from offtrace.online.sources import Source
-from offtrace.traces import Reach, Trace
+from offtrace.traces import Reach
 
 
 class Visit(NamedTuple):
@@ -72,7 +72,7 @@ class Learner:
                 self.visits[x, a] += 1
                 within[x, a] = within.get((x, a), 0) + 1
                 alpha[x, a] = self.step_size.at(visits=int(self.visits[x, a]), k=k, within=within[x, a])
-            if getattr(self.trace, "markov", True):
+            if self.trace.markov:
                 c = self._c(x, a, pi, mu_a) if t > 0 else 0.0
                 z = {pair: self.gamma * c * reached for pair, reached in z.items() if c != 0}
                 if counts:
@@ -104,9 +104,7 @@ class Learner:
     def _c(self, x: int, a: int, pi: np.ndarray, mu_a: float) -> float:
         pi_a, drawn = pi[a : a + 1], np.array([mu_a])
         given: dict[str, Any] = {"q": self.q[x : x + 1], "pi": pi[None], "a": np.array([a])}
-        if isinstance(self.trace, Trace):  # the door has checked what it reads
-            return float(self.trace.coefficients(Likelihoods(np, pi_a, drawn, None, None), **given)[0])
-        return float(self.trace(pi_a=pi_a, mu_a=drawn)[0])
+        return float(self.trace.coefficients(Likelihoods(np, pi_a, drawn, None, None), **given)[0])
 
     def _carried_on(self, visits: list[Visit], pi_a: float, mu_a: float) -> list[Visit]:
         with np.errstate(divide="ignore"):

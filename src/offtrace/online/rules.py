@@ -60,8 +60,7 @@ def rule(trace: Any, *, pi: np.ndarray | None, mu: np.ndarray | None) -> Rule | 
     if type(trace) in RULES:
         kind, parameter = RULES[type(trace)]
         return Rule(kind, float(trace.lambda_), float(getattr(trace, parameter)) if parameter else 0.0, np.empty(0))
-    markov, needs_q = getattr(trace, "markov", True), getattr(trace, "needs_q", False)
-    if not markov or needs_q or pi is None or mu is None:
+    if not trace.markov or trace.reads_q or pi is None or mu is None:
         return None
     c = np.zeros(pi.size)
     taken = mu.ravel() > 0  # no other action is ever seen

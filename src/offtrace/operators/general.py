@@ -15,9 +15,10 @@ import numpy as np
 from offtrace.mdp import FiniteMDP
 from offtrace.mdp.finite import checked_policy
 from offtrace.operators import bellman, products, spectrum, trajectories
-from offtrace.traces import Trace, TrajectoryAware
+from offtrace.traces import Trace, TrajectoryAware, as_trace
 
-AnyTrace = Trace | Callable[..., Any]
+AnyTrace = str | type[Trace] | Trace | Callable[..., Any]
+"""What `as_trace` takes."""
 
 
 def coefficients(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = None) -> np.ndarray:
@@ -29,24 +30,25 @@ def coefficients(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = 
     array([[0.7, 0.1]])
     """
     pi, mu = checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
+    trace = as_trace(trace)
     if isinstance(trace, TrajectoryAware):
         raise TypeError(f"{type(trace).__name__} has no c(x, a): it depends on where a trajectory starts.")
-    if np.ndim(getattr(trace, "lambda_", 0.0)):
+    if np.ndim(trace.lambda_):
         raise ValueError("`lambda_` must be one number here: an operator has no steps to give each its own.")
     given: dict[str, Any] = {"pi_a": pi.ravel(), "mu_a": np.where(mu == 0, 1, mu).ravel()}
-    if isinstance(trace, Trace) and trace.needs_q:
-        if q is None:
-            raise TypeError(f"{type(trace).__name__} has to know what is greedy: give `q=` as well.")
+    if trace.needs_q and q is None:
+        raise TypeError(f"{trace.name} reads the action values: give `q=` as well.")
+    if trace.reads_q and q is not None:
         q = bellman.values(mdp, q)
         each = np.repeat(np.arange(mdp.num_states), mdp.num_actions)
         given |= {"q": q[each], "pi": pi[each], "a": np.tile(np.arange(mdp.num_actions), mdp.num_states)}
     c = np.asarray(trace(**given), dtype=np.float64)
     if c.shape != (mdp.num_states * mdp.num_actions,):
-        raise ValueError(f"`trace` must give one c for each action taken, {given['pi_a'].shape}; got {c.shape}.")
+        raise ValueError(f"`trace` must return one c per action taken, {given['pi_a'].shape}; got {c.shape}.")
     c = np.where(mu == 0, 0, c.reshape(mdp.shape))
     if not (np.isfinite(c) & (c >= 0)).all():
         x, a = np.argwhere(~(np.isfinite(c) & (c >= 0)))[0].tolist()
-        raise ValueError(f"`trace` must give c of at least 0; got {c[x, a]} at (x, a) = ({x}, {a}).")
+        raise ValueError(f"`trace` must return c of at least 0; got {c[x, a]} at (x, a) = ({x}, {a}).")
     return c
 
 
@@ -67,6 +69,7 @@ def general_operator(mdp: FiniteMDP, q: Any, *, pi: Any, mu: Any, trace: AnyTrac
     array([[1., 2.]])
     """
     q, pi, mu = bellman.values(mdp, q), checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
+    trace = as_trace(trace)
     change = bellman.t_pi(mdp, q, pi) - q
     if isinstance(trace, TrajectoryAware):
         return q + (trajectories.reach(mdp, pi=pi, mu=mu, trace=trace) @ change.ravel()).reshape(mdp.shape)
@@ -86,6 +89,7 @@ def eta(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = None, tol
     array([[0.9]])
     """
     pi, mu = checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
+    trace = as_trace(trace)
     stops = 1 - mdp.gamma * products.continuing_mass(mdp)
     if isinstance(trace, TrajectoryAware):
         return 1 - (trajectories.reach(mdp, pi=pi, mu=mu, trace=trace) @ stops.ravel()).reshape(mdp.shape)
@@ -114,6 +118,7 @@ def reach(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = None) -
     (I − γP^{cμ})^{-1} for a Markov trace.
     """
     pi, mu = checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
+    trace = as_trace(trace)
     if isinstance(trace, TrajectoryAware):
         return trajectories.reach(mdp, pi=pi, mu=mu, trace=trace)
     w = mu * coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q)

@@ -12,7 +12,7 @@ import numpy as np
 from offtrace.mdp import FiniteMDP
 from offtrace.mdp.finite import checked_policy
 from offtrace.operators import bellman, products
-from offtrace.traces import Reach, Trace, TrajectoryAware
+from offtrace.traces import Reach, TrajectoryAware, as_trace
 
 MAX_PATHS = 300_000
 """Distinct paths that are followed at once before giving up."""
@@ -184,7 +184,7 @@ def sampled_operator(
     *,
     pi: Any,
     mu: Any,
-    trace: Trace,
+    trace: Any,
     num_trajectories: int = 1000,
     rng: np.random.Generator | int = 0,
 ) -> Estimate:
@@ -192,6 +192,7 @@ def sampled_operator(
 
     TD errors enter by their expectation (T^π Q − Q)(x_t, a_t), so only the paths are random.
     """
+    trace = as_trace(trace)
     if not isinstance(trace, TrajectoryAware):
         raise TypeError("`sampled_operator` is for trajectory-aware traces; `general_operator` is exact for others.")
     q, pi, mu = bellman.values(mdp, q), checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")

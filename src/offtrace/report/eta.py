@@ -10,6 +10,7 @@ from offtrace.report.charts import alt, finished
 from offtrace.report.safety import GREY, INK, subject, texts
 from offtrace.safety import Analysis, Row
 from offtrace.safety.rows import BY_THEOREM
+from offtrace.traces import WITHOUT_LAMBDA
 
 TELLING = ("one_step", "retrace", "rbis", "tree_backup", "recursive_retrace", "q_sigma")
 NUM_MAPS = 4
@@ -44,8 +45,7 @@ def eta_map(
     for place, (row, same) in enumerate(maps):
         left, top = place % abreast * (width + GAP), place // abreast * (height + HEAD) + HEAD
         eta = np.asarray(row.eta).max(1)
-        label = row.trace if row.trace == "one_step" else row.label
-        heading = f"{label}: {abs(eta[entered].max()):.3f} or less"
+        heading = f"{row.label}: {abs(eta[entered].max()):.3f} or less"
         words.append({"x": left, "y": top - above, "text": heading, "colour": INK, "size": 14})
         if same:
             note = f"and {', '.join(same)}"
@@ -78,7 +78,7 @@ def _maps(
         rows = [
             row
             for row in analysis.rows
-            if row.trace == name and (name == "one_step" or lambda_ in (None, row.lambda_))
+            if row.trace == name and (name in WITHOUT_LAMBDA or lambda_ in (None, row.lambda_))
         ]
         row = max(rows, key=lambda row: row.lambda_ or 0.0, default=None)
         if row is None or row.eta is None or row.verdict != BY_THEOREM:

@@ -1,32 +1,17 @@
-"""What algorithms are called for people, in charts and tables alike."""
+"""Names of algorithms in charts and tables."""
 
 from offtrace.experiments import ladder
+from offtrace.traces import TRACES
 
-NAMES = {
-    "retrace": "Retrace(λ)",
-    "tree_backup": "TB(λ)",
-    "q_star": "Q*(λ)",
-    "q_lambda": "Q(λ)",
-    "dqn": "DQN",
-    "one_step": "one-step",
-    "importance_sampling": "IS(λ)",
-    "recursive_retrace": "recursive Retrace(λ)",
-    "truncated_is": "truncated IS(λ)",
-    "rbis": "RBIS(λ)",
-    "watkins": "Watkins's Q(λ)",
-    "soft_watkins": "soft Watkins's Q(λ)",
-    "continuous_acer": "continuous ACER(λ)",
-    "q_sigma": "Q(σ, λ)",
-}
-
-
+NAMES = {name: cls.title for name, cls in TRACES.items()} | {"q_star": "Q*(λ)", "dqn": "DQN"}
+"""The title of every trace; Q*(λ) of the paper's tables, which is Q(λ) with a greedy target policy; and DQN."""
 VARIANTS = {"exploration": "exploring", "greedy": "greedy", "double": "double", "single": "single"}
-"""What comes after a dot in the name of an algorithm: its target policy, and how many networks make it."""
+"""What follows a dot in the name of an algorithm: its target policy, or the number of its networks."""
 RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 
 
 def named(algorithm: str) -> str:
-    """The name itself where there is no other.
+    """Return the title of an algorithm, or its name where it has no title.
 
     >>> named("tree_backup"), named("dqn.exploration"), named("mine")
     ('TB(λ)', 'DQN (exploring)', 'mine')

@@ -10,6 +10,7 @@ import numpy as np
 from offtrace.report.charts import COLOURS, alt, finished
 from offtrace.safety import Analysis, Row
 from offtrace.safety.rows import BY_THEOREM
+from offtrace.traces import WITHOUT_LAMBDA
 
 WIDTH, HEIGHT = 560, 400
 BAND = 0.1
@@ -291,7 +292,7 @@ def _styles(names: list[str]) -> dict[str, tuple[str, str]]:
 
 def _sizes(rows: list[Row]) -> dict[float | None, float]:
     """Areas by λ, which one-step targets do not have."""
-    lambdas = sorted({row.lambda_ for row in rows if row.lambda_ is not None and row.trace != "one_step"})
+    lambdas = sorted({row.lambda_ for row in rows if row.lambda_ is not None and row.trace not in WITHOUT_LAMBDA})
     return dict(zip(lambdas, np.linspace(LARGEST, SMALLEST, len(lambdas))[::-1].tolist(), strict=True))
 
 

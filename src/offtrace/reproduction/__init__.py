@@ -60,7 +60,7 @@ def stored_runs(results: Path, specs: Sequence[Any]) -> list[Any]:
 
 
 def tabular_studies(
-    first_seed: int, progress: Callable[[int, int], object] = lambda done, total: None
+    first_seed: int, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[scores.Comparison]:
     """Run the comparison in tables, on the small world and on twenty MDPs."""
     small = tabular.TabularStudy(

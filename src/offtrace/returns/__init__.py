@@ -1,6 +1,6 @@
 """Eq. 3 on samples: TD errors folded back through the traces, for NumPy, JAX and PyTorch.
 
-The array library is chosen by what comes in, and loaded then.
+The array library is that of the input; its backend is loaded on first use.
 """
 
 import importlib
@@ -11,6 +11,7 @@ import numpy as np
 
 from offtrace.arrays import Array, library
 from offtrace.returns.window import Window
+from offtrace.traces import Trace, as_trace
 
 __all__ = [
     "c_trace_targets",
@@ -46,29 +47,29 @@ def targets(
         Δ_t = δ_t + discount_t · c_{t+1} · Δ_{t+1},    δ_t = r_t + discount_t · E_π Q(x_{t+1}, ·) − Q(x_t, a_t)
 
     This is ΔQ of Section 5, the sample form of Eq. 3. The time axis is first, any batch axes follow, the action
-    axis is last. NumPy, JAX and PyTorch in and out, computed in the widest floating dtype that came in, and in
-    float32 at least.
+    axis is last. NumPy, JAX and PyTorch in and out, computed in the widest floating dtype of the input, at least
+    float32.
 
     Args:
         r: rewards (n, …).
-        discount: (n, …), γ, and 0 where step t terminated. Termination enters here and nowhere else; a truncated
-            step keeps its γ.
-        q: action values (n+1, …, A); where π is 0 nothing is read from it.
+        discount: (n, …), γ, and 0 where step t terminated. Termination enters only here; a truncated step keeps
+            its γ.
+        q: action values (n+1, …, A); not read where π is 0.
         a: actions (n, …), whole numbers.
-        pi: the target policy's probabilities (n+1, …, A).
+        pi: probabilities of the target policy (n+1, …, A).
         mu_a: μ(a_t|x_t) (n, …), as it was when the action was drawn; only for traces that need it.
-        q_a: Q(x_t, a_t) (n, …), where it does not come from `q` (an online network beside a target network).
-        expected_q: E_π Q of each step's true successor (n, …), where it does not come from `q` and `pi`
-            (continuous actions; same-step autoreset).
+        q_a: Q(x_t, a_t) (n, …), if it does not come from `q` (an online network beside a target network).
+        expected_q: E_π Q of each step's true successor (n, …), if it does not come from `q` and `pi` (continuous
+            actions; same-step autoreset).
         pi_a, log_pi_a, log_mu_a: probabilities of the actions taken, or log-densities.
         reset: True where row t does not continue row t−1; the trace is cut there.
-        mask: False where row t is no real step; it gives 0, and what it holds is not read.
-        trace: how much of a later TD error reaches back: `ot.Retrace(0.9)`, or any callable `f(*, pi_a, mu_a)` that
-            gives c (called by these names; `log_pi_a, log_mu_a` where you gave logarithms).
-        validate: check the values, too (shapes always are); inside `jit` they are unknown and pass.
+        mask: False where row t is not a real step; its target is 0, and its values are not read.
+        trace: how much of a later TD error reaches back: a trace such as `ot.Retrace(0.9)`, its name or class
+            (with λ = 1), or a function of `pi_a, mu_a` that returns c (see `ot.as_trace`).
+        validate: check the values as well as the shapes; inside `jit` values are unknown and pass.
         stop_gradient: treat the targets as constants.
 
-    Two steps, on-policy in the second, so Retrace(1) takes its TD error −0.5 back in full:
+    The second of these two steps is on-policy, so Retrace(1) passes its TD error, −0.5, back in full:
 
     >>> import numpy as np, offtrace as ot
     >>> ot.targets(
@@ -78,12 +79,14 @@ def targets(
     ...     trace=ot.Retrace(1.0))
     array([1.75, 1.5 ])
     """
+    if not isinstance(trace, Trace):
+        trace = as_trace(trace)
     if type(r) is np.ndarray and q_a is expected_q is pi_a is log_pi_a is log_mu_a is None:
-        out = _quick(r, discount, q, a, pi, mu_a, reset, mask, trace, validate)
+        out = _targets_if_simple(r, discount, q, a, pi, mu_a, reset, mask, trace, validate)
         if out is not None:
             return out
     window = Window(r, discount, q, a, pi, mu_a, q_a, expected_q, pi_a, log_pi_a, log_mu_a, reset, mask)
-    backend = _backend(library(*window, *getattr(trace, "__dict__", {}).values()))
+    backend = _backend(library(*window, *trace.parameters()))
     return backend.targets(window, trace, validate=validate, stop_gradient=stop_gradient)
 
 
@@ -98,9 +101,9 @@ def corrections(
     mask: Array | None = None,
     validate: bool = True,
 ) -> Array:
-    """The primitive: Δ_t = δ_t + discount_t · c_{t+1} · Δ_{t+1} from coefficients that are given: (n, …).
+    """Return Δ_t = δ_t + discount_t · c_{t+1} · Δ_{t+1} from given coefficients: (n, …).
 
-    `c[t]` belongs to (x_t, a_t), `c[0]` is never read, and c counts as 0 where `reset` is True or `mask` False.
+    `c[t]` belongs to (x_t, a_t), `c[0]` is never read, and c is taken as 0 where `reset` is True or `mask` False.
     Differentiable in `q_a`, `expected_q`, `r`, `discount` and `c` (JAX, PyTorch).
 
     >>> import numpy as np, offtrace as ot
@@ -122,14 +125,14 @@ def _backend(name: str) -> ModuleType:
     return _BACKENDS[name]
 
 
-def _quick(*given: Any) -> np.ndarray | None:
-    """Puts the function of the compiled backend in its own place, since a lookup at each call would be felt."""
-    global _quick
-    _quick = _backend("numpy").quick
-    return _quick(*given)
+def _targets_if_simple(*given: Any) -> np.ndarray | None:
+    """Replace this function by the backend's on first use: a lookup per call is measurable."""
+    global _targets_if_simple
+    _targets_if_simple = _backend("numpy").targets_if_simple
+    return _targets_if_simple(*given)
 
 
-from offtrace.returns.recursions import (  # noqa: E402  (they stand on the two functions above)
+from offtrace.returns.recursions import (  # noqa: E402  (they are built on the two functions above)
     c_trace_targets,
     n_step_targets,
     peng_targets,

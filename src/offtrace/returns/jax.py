@@ -1,7 +1,7 @@
-"""JAX arrays in and out: pure functions that work inside `jit`, `vmap`, `grad` and `scan`.
+"""The JAX backend: pure functions that work inside `jit`, `vmap`, `grad` and `scan`.
 
-The recursion is linear, G_t = b_t + m_t G_{t+1}, so it can be folded one step after the other (`lax.scan`) or as
-a tree (`lax.associative_scan`): O(n) steps of little work, or O(log n) steps of more. `_fold` takes what was
+The recursion is linear, G_t = b_t + m_t G_{t+1}, so it can be computed step by step (`lax.scan`) or as a tree
+(`lax.associative_scan`): O(n) steps of little work, or O(log n) steps of more. `_fold` uses the form that was
 measured to be faster; docs/returns.md has the table.
 """
 
@@ -12,61 +12,61 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from offtrace.arrays import Array, expectation, joint_product, known, lead, product
+from offtrace.arrays import Array, expectation, is_concrete, joint_product, lead, product
 from offtrace.likelihoods import TOLERANCE
-from offtrace.parameters import register_with_jax
 from offtrace.returns import checks
 from offtrace.returns import numpy as on_cpu
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
+    check_given,
     coefficients,
-    likelihoods,
-    require,
+    likelihoods_of,
     shape,
     value_of_taken,
-    without_rows_unread,
+    without_unread_rows,
 )
-from offtrace.traces import TRACES, Reach
+from offtrace.traces import TRACES, Reach, Trace
+from offtrace.traces.parameters import register_with_jax
 
 for _cls in TRACES.values():
     register_with_jax(_cls)
 
 
-def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -> Array:
-    """Q(x_t, a_t) + Δ_t for every row of a window."""
+def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool) -> Array:
+    """Return Q(x_t, a_t) + Δ_t for every row of a window."""
     window, tol = ready(given)
     shape(window)
-    require(window, trace)
-    ours = type(trace) in TRACES.values()
-    validate = validate and known(*window)
+    check_given(window, trace)
+    is_ours = type(trace) in TRACES.values()  # a user's code may not be traceable, so it is called outside `jit`
+    validate = validate and is_concrete(*window)
     if validate:
         on_host = Window(*(None if value is None else np.asarray(value) for value in window))
         checks.check(on_host, trace, tol=tol)
     if not stop_gradient:
-        window = without_rows_unread(window)
-    if not getattr(trace, "markov", True):
-        out = _trajectory_aware(window, trace) if ours else _any_trajectory_aware(window, trace)
+        window = without_unread_rows(window)
+    if not trace.markov:
+        out = _trajectory_aware(window, trace) if is_ours else _any_trajectory_aware(window, trace)
+    elif is_ours and not validate:
+        out = _targets(window, trace)
     else:
-        if ours and not validate:
-            out = _targets(window, trace)
-        else:
-            c = step_array("c", (_coefficients if ours else coefficients)(window, trace), window)
-            if validate and known(c):
-                checks.check_coefficients(on_host, trace, np.asarray(c), tol=tol)
-            out = _targets_given(window, c)
-    if validate and known(out):
+        c = _coefficients(window, trace) if is_ours else coefficients(window, trace)
+        c = step_array("c", c, window)
+        if validate and is_concrete(c):
+            checks.check_coefficients(on_host, trace, np.asarray(c), tol=tol)
+        out = _targets_given(window, c)
+    if validate and is_concrete(out):
         checks.check_result(on_host, np.asarray(out))
     return lax.stop_gradient(out) if stop_gradient else out
 
 
 def corrections(given: Window, c: Array, *, validate: bool) -> Array:
-    """Δ_t for every row of a window, from coefficients that are given."""
+    """Return Δ_t for every row of a window, from given coefficients."""
     window, _ = ready(given)
     shape(window)
     c = step_array("c", c, window)
-    if validate and known(c, *window):
+    if validate and is_concrete(c, *window):
         on_host = Window(*(None if value is None else np.asarray(value) for value in window))
         checks.check_steps(on_host, np.asarray(c))
     return _corrections(window, c)
@@ -83,8 +83,10 @@ def _targets(window: Window, trace: Any) -> Array:
 @jax.jit
 def _targets_given(window: Window, c: Array) -> Array:
     window, c = _cut(window, c)
-    ahead, one_step = product(window.discount[:-1], c[1:]), _one_step(window)
-    return _finish(window, _fold(ahead, one_step[:-1] - product(ahead, value_of_taken(window)[1:]), one_step[-1:]))
+    ahead = product(window.discount[:-1], c[1:])
+    one_step = _one_step(window)
+    before_last = one_step[:-1] - product(ahead, value_of_taken(window)[1:])
+    return _finish(window, _fold(ahead, before_last, one_step[-1:]))
 
 
 @jax.jit
@@ -100,7 +102,7 @@ def _trajectory_aware_targets(window: Window, trace: Any) -> Array:
     goes_on = jnp.ones_like(window.r, bool) if window.reset is None else ~window.reset
     goes_on = goes_on if window.mask is None else goes_on & window.mask
     one_step = _one_step(window)
-    ratios = likelihoods(window).log_ratio()
+    ratios = likelihoods_of(window).log_ratio()
     one, none = jnp.ones_like(one_step), jnp.zeros_like(one_step)
     lambdas = jnp.broadcast_to(lead(jnp.asarray(trace.lambda_, one.dtype), one.ndim), one.shape)
 
@@ -149,11 +151,11 @@ _trajectory_aware = jax.jit(_trajectory_aware_targets)
 
 
 def _fold(m: Array, b: Array, last: Array) -> Array:
-    """G_t = b_t + m_t G_{t+1} before the last row, which is given: (n−1, …), (n−1, …) and (1, …) to (n, …)."""
+    """Solve G_t = b_t + m_t G_{t+1} for n rows, the last of which is given: m and b (n−1, …), last (1, …)."""
     if b.shape[0] == 0:
         return last
-    forms = {"cpu": _step_by_step if b.shape[0] + 1 < 4096 else _as_tree, "default": _as_tree}
-    return lax.platform_dependent(m, b, last, **forms)
+    on_cpu_form = _step_by_step if b.shape[0] + 1 < 4096 else _as_tree
+    return lax.platform_dependent(m, b, last, cpu=on_cpu_form, default=_as_tree)
 
 
 def _step_by_step(m: Array, b: Array, last: Array) -> Array:
@@ -173,12 +175,12 @@ def _as_tree(m: Array, b: Array, last: Array) -> Array:
 
 
 def _next(rows: Array) -> Array:
-    """Row t+1 in row t, and zeros in the last."""
+    """Return the rows moved up by one: row t+1 in row t, zeros in the last."""
     return jnp.concatenate([rows[1:], jnp.zeros_like(rows[:1])])
 
 
 def _one_step(window: Window) -> Array:
-    """r_t + discount_t E_π Q(x_{t+1}, ·)."""
+    """Return r_t + discount_t E_π Q(x_{t+1}, ·)."""
     expected = window.expected_q
     if expected is None:
         expected = expectation(window.q[1:], window.pi[1:])
@@ -186,7 +188,7 @@ def _one_step(window: Window) -> Array:
 
 
 def _cut(window: Window, c: Array) -> tuple[Window, Array]:
-    """c is 0 where a trajectory ends, and rows that are no real step hold nothing."""
+    """Return the window with zeros in masked rows, and c with zeros where a trajectory ends."""
     if window.reset is not None:
         c = jnp.where(window.reset, 0, c)
     if window.mask is None:
@@ -202,19 +204,23 @@ def _finish(window: Window, rows: Array) -> Array:
 
 
 def ready(given: Window) -> tuple[Window, float]:
-    """JAX arrays of one float dtype: the widest that came in, at least float32; and the tolerance for rounding."""
+    """Return JAX arrays of the widest float dtype given, at least float32; and the tolerance for rounding."""
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = [v.dtype for v in values if v is not None and jnp.issubdtype(v.dtype, jnp.floating)]
     tol = max((TOLERANCE.get(dtype.name, 1e-6) for dtype in floats), default=1e-4)
     dtype = jnp.result_type(jnp.float32, *floats)
     for i, (name, value) in enumerate(zip(Window._fields, values, strict=True)):
-        if value is not None and name not in BOOLEAN:
-            short = name in INTEGER and value.dtype.itemsize < 4
-            values[i] = value.astype(dtype if name not in INTEGER else jnp.int32 if short else value.dtype)
+        if value is None or name in BOOLEAN:
+            continue
+        if name not in INTEGER:
+            values[i] = value.astype(dtype)
+        elif value.dtype.itemsize < 4:
+            values[i] = value.astype(jnp.int32)
     return Window(*values), tol
 
 
 def step_array(name: str, value: Any, window: Window) -> Array:
+    """Return an array of one number per step in the window's dtype."""
     array = _readable(name, value).astype(window.r.dtype)
     if array.shape != window.r.shape:
         raise ValueError(f"`{name}` must have the shape of `r`, {window.r.shape}; got {array.shape}.")
@@ -222,10 +228,11 @@ def step_array(name: str, value: Any, window: Window) -> Array:
 
 
 def _readable(name: str, value: Any) -> Array:
+    """Return an argument as a JAX array after checking its dtype."""
     if isinstance(value, (np.ndarray, list, tuple)):
         value = on_cpu._readable(name, value)
         value = value.astype(value.dtype.newbyteorder("="))
-        if name in INTEGER:  # without x64, JAX would wrap them to 32 bits
+        if name in INTEGER:  # without x64, JAX would wrap large ones around to 32 bits
             value = np.clip(value, -1, np.iinfo(np.int32).max).astype(np.int32)
     try:
         value = jnp.asarray(value)

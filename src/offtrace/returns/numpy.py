@@ -1,4 +1,4 @@
-"""NumPy arrays in and out: what comes in made ready for the kernels, and the kernel chosen."""
+"""The NumPy backend: prepares arrays for the compiled kernels and chooses the kernel."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy import empty, ndarray
 
-from offtrace import likelihoods as by_name
+from offtrace import likelihoods
 from offtrace.arrays import Array, expectation, lead
 from offtrace.returns import checks, compiled, lagwise
 from offtrace.returns.compiled import FINE, FUSED, READ_MU, _targets_if_ready
@@ -15,27 +15,27 @@ from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
+    check_given,
     coefficients,
-    likelihoods,
-    require,
+    likelihoods_of,
     shape,
     value_of_taken,
 )
 from offtrace.threads import WORTH_THREADS, over_batch
-from offtrace.traces import OneStep
+from offtrace.traces import OneStep, Trace
 
 BOOL = np.dtype(bool)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 ACTIONS = (np.dtype(np.int64), np.dtype(np.int32))
-TOLERANCE = {dtype: by_name.TOLERANCE[dtype.name] for dtype in FLOATS}
+TOLERANCE = {dtype: likelihoods.TOLERANCE[dtype.name] for dtype in FLOATS}
 NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
-"""Stands for an argument that a kernel does not get; None would make it compile once more for each."""
+"""Placeholder for an argument that was not given; for None, Numba would compile the kernel once more."""
 
 LEAST_SHARE = 128
-"""Batch elements below which another thread has too little to do in each step."""
+"""Batch elements per thread below which another thread does not pay."""
 
 
-def quick(
+def targets_if_simple(
     r: Any,
     discount: Any,
     q: Any,
@@ -49,27 +49,30 @@ def quick(
     *,
     tol: float | None = None,
 ) -> np.ndarray | None:
-    """The common case without ceremony, for agents that call this with a few short windows at a time.
+    """Return the targets in the common case with little overhead, as agents need it for a few short windows.
 
-    Arrays that are ready as they are, one batch axis, a trace of Table 1 with one λ. None for anything else, and
-    for anything strange, which `targets` then handles or refuses.
+    The common case: native arrays of one float dtype, one batch axis, a trace of Table 1 with one λ. Otherwise, or
+    if a value is suspicious, the result is None, and `targets` computes it or raises.
     """
-    kind, dtype = FUSED.get(type(trace)), r.dtype
+    kind = FUSED.get(type(trace))
+    dtype = r.dtype
     if kind is None or type(trace.lambda_) is not float:
         return None
     if mu_a is None and kind not in READ_MU:
-        mu_a = r  # which is not read
+        mu_a = r  # a placeholder that is not read
     if not (type(q) is type(pi) is type(a) is type(discount) is type(mu_a) is ndarray):
         return None
     if not (q.dtype is dtype and pi.dtype is dtype and discount.dtype is dtype and mu_a.dtype is dtype):
         return None
     if not (dtype in TOLERANCE and a.dtype in ACTIONS and r.ndim == 2 and q.ndim == 3):
         return None
-    out, limit = empty(r.shape, dtype), (tol or TOLERANCE[dtype]) if validate else -1.0
+    out = empty(r.shape, dtype)
+    limit = (tol or TOLERANCE[dtype]) if validate else -1.0
     if reset is mask is None and q.nbytes < WORTH_THREADS // 2:
         status = _targets_if_ready(kind, trace.lambda_, q, pi, a, r, discount, mu_a, out, limit)
         return out if status == FINE else None
-    steps, ends = (a, r, discount, mu_a), [end for end in (reset, mask) if end is not None]
+    steps = (a, r, discount, mu_a)
+    ends = [end for end in (reset, mask) if end is not None]
     if not all(type(end) is ndarray and end.dtype == BOOL and end.shape == r.shape for end in ends):
         return None
     if not all(array.flags.carray and array.ndim == 2 for array in (*steps, *ends)):
@@ -82,7 +85,7 @@ def quick(
 
 
 def _run(kind: int, lambdas: np.ndarray, q: np.ndarray, *given: Any, limit: float) -> int:
-    """In threads where it is large and each gets its share of the batch."""
+    """Run the kernel, in threads over the batch where it is large; return its status."""
     arguments = _for_kernels((lambdas, q, *given))
 
     def kernel(start: int, stop: int) -> int:
@@ -97,19 +100,21 @@ def _one_lambda(lambda_: float) -> np.ndarray:
 
 
 def targets(
-    given: Window, trace: Any, *, validate: bool, stop_gradient: bool = True, tol: float | None = None
+    given: Window, trace: Trace, *, validate: bool, stop_gradient: bool = True, tol: float | None = None
 ) -> np.ndarray:
-    """Q(x_t, a_t) + Δ_t for every row of a window; there is no gradient to stop."""
+    """Return Q(x_t, a_t) + Δ_t for every row of a window; NumPy has no gradient to stop."""
     window, rounding = ready(given)
     tol = rounding if tol is None else tol
     n, _, _ = shape(window)
-    require(window, trace)
-    if not getattr(trace, "markov", True):
+    check_given(window, trace)
+    if not trace.markov:
         return _trajectory_aware(window, trace, validate=validate, tol=tol)
     kind = FUSED.get(type(trace), compiled.GIVEN)
     overrides = (window.expected_q, window.pi_a, window.log_pi_a, window.log_mu_a)
     if kind == compiled.GIVEN or any(value is not None for value in overrides):
-        c, kind, lambdas = _coefficients(window, trace, validate=validate, tol=tol), compiled.GIVEN, _UNUSED
+        kind = compiled.GIVEN
+        lambdas = _UNUSED
+        c = _coefficients(window, trace, validate=validate, tol=tol)
         if window.expected_q is not None:
             out = fold(window, value_of_taken(window), c, as_targets=True)
             if validate:
@@ -118,7 +123,8 @@ def targets(
         if window.a is None:
             window = window._replace(a=np.zeros(c.shape, np.int64))
     else:
-        c, lambdas = None, step_lambdas(trace.lambda_, window.r.shape)
+        c = None
+        lambdas = step_lambdas(trace.lambda_, window.r.shape)
     out = np.empty(window.r.shape, window.r.dtype)
     if out.size == 0:
         return out
@@ -129,12 +135,12 @@ def targets(
     ends = [NOTHING[BOOL] if value is None else value.reshape(n, -1) for value in (window.reset, window.mask)]
     limit = tol if validate else -1.0
     if _run(kind, lambdas, q, pi, *flat, *ends, out.reshape(n, -1), limit=limit) != FINE:
-        _explain(window, trace, out, tol=tol, validate=validate)
+        _raise_if_broken(window, trace, out, tol=tol, validate=validate)
     return out
 
 
 def corrections(given: Window, c: Array, *, validate: bool) -> np.ndarray:
-    """Δ_t for every row of a window, from coefficients that are given."""
+    """Return Δ_t for every row of a window, from given coefficients."""
     window, _ = ready(given)
     shape(window)
     c = step_array("c", c, window)
@@ -144,7 +150,7 @@ def corrections(given: Window, c: Array, *, validate: bool) -> np.ndarray:
 
 
 def fold(window: Window, q_a: np.ndarray, c: np.ndarray, *, as_targets: bool) -> np.ndarray:
-    """The recursion where E_π Q is given: targets, or the corrections alone."""
+    """Run the recursion where E_π Q is given; return the targets, or the corrections alone."""
     n = window.r.shape[0]
     out = np.empty(window.r.shape, window.r.dtype)
     if out.size == 0:
@@ -171,7 +177,7 @@ def fold_backward(
     *,
     wants: tuple[bool, bool],
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """The gradients of the corrections in δ and, if wanted, in the discounts and in c."""
+    """Return the gradients of the corrections with respect to δ and, if wanted, the discounts and c."""
     n = gradient.shape[0]
     to_delta = np.empty_like(gradient)
     to_discount, to_c = (np.empty_like(gradient) if wanted else None for wanted in wants)
@@ -190,10 +196,10 @@ def fold_backward(
 
 
 def ready(given: Window) -> tuple[Window, float]:
-    """Native arrays of one float dtype, and the tolerance for probabilities as they came in.
+    """Return native arrays of one float dtype, and the tolerance for probabilities of the dtypes given.
 
-    The dtype is the widest floating one that came in, at least float32 and at most float64; integers (rewards,
-    say) follow. Nothing is copied that is ready already, and the rows of q and pi may be strided.
+    The dtype is the widest floating one of the input, at least float32 and at most float64; integers (rewards, say)
+    are converted to it. Arrays that fit already are not copied, and the rows of q and pi may be strided.
     """
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = {v.dtype for v in values if v is not None and v.dtype.kind not in "iub"}
@@ -207,7 +213,7 @@ def ready(given: Window) -> tuple[Window, float]:
 
 
 def step_array(name: str, value: Any, window: Window) -> np.ndarray:
-    """One number per step, as the window's own arrays are."""
+    """Return an array of one number per step in the window's dtype."""
     array = _native(name, _readable(name, value), window.r.dtype)
     if array.shape != window.r.shape:
         raise ValueError(f"`{name}` must have the shape of `r`, {window.r.shape}; got {array.shape}.")
@@ -215,11 +221,12 @@ def step_array(name: str, value: Any, window: Window) -> np.ndarray:
 
 
 def step_lambdas(lambda_: Any, steps: tuple[int, ...]) -> np.ndarray:
-    """λ as the kernels index it: (1, 1), (n, 1) or (n, B)."""
+    """Return λ in the shape that the kernels index: (1, 1), (n, 1) or (n, B)."""
     array = np.asarray(lambda_, np.float64)
     if array.size == 0:
         return _UNUSED
-    return np.ascontiguousarray(array.reshape(steps[0], -1) if array.ndim else array.reshape(1, 1))
+    num_rows = steps[0] if array.ndim else 1
+    return np.ascontiguousarray(array.reshape(num_rows, -1))
 
 
 _UNUSED = np.ones((1, 1))
@@ -228,11 +235,11 @@ _ONE_STEP = OneStep()
 
 @lru_cache(maxsize=64)
 def _tolerance(dtype: np.dtype) -> float:
-    """By dtype, since a dtype takes its time to say its name."""
-    return by_name.TOLERANCE.get(dtype.name, 1e-6)
+    """Return the tolerance of a dtype; cached, because `dtype.name` is slow."""
+    return likelihoods.TOLERANCE.get(dtype.name, 1e-6)
 
 
-def _coefficients(window: Window, trace: Any, *, validate: bool, tol: float) -> np.ndarray:
+def _coefficients(window: Window, trace: Trace, *, validate: bool, tol: float) -> np.ndarray:
     if validate:
         checks.check(window, trace, tol=tol)
     else:
@@ -244,13 +251,14 @@ def _coefficients(window: Window, trace: Any, *, validate: bool, tol: float) -> 
 
 
 def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float) -> np.ndarray:
-    """Targets of a trace that depends on where the trajectory starts: O(n²)."""
-    n, steps = window.r.shape[0], window.r.shape
+    """Return the targets of a trace that depends on where the trajectory starts: O(n²)."""
+    steps = window.r.shape
+    n = steps[0]
     if window.expected_q is None and window.a is not None:
         bare = window._replace(mu_a=None, pi_a=None, log_pi_a=None, log_mu_a=None)
         one_step = None
         if window.q_a is None:
-            one_step = quick(*bare[:6], *bare[11:], _ONE_STEP, validate, tol=tol)
+            one_step = targets_if_simple(*bare[:6], *bare[11:], _ONE_STEP, validate, tol=tol)
         if one_step is None:
             one_step = targets(bare, _ONE_STEP, validate=validate, tol=tol)
         if validate:
@@ -261,17 +269,18 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
         else:
             checks.check_actions(window)
         one_step = _one_step(window)
-    if window.mask is not None:  # such rows may hold anything
+    if window.mask is not None:  # masked rows may hold anything
         window = window._replace(discount=np.where(window.mask, window.discount, 0))
     delta = one_step - value_of_taken(window)
-    out, cut = np.empty(steps, window.r.dtype), np.zeros(steps, bool)
+    out = np.empty(steps, window.r.dtype)
+    cut = np.zeros(steps, bool)
     if out.size == 0:
         return out
     if window.reset is not None:
         cut |= window.reset
     if window.mask is not None:
         cut |= ~window.mask
-    ratios = np.ascontiguousarray(likelihoods(window).log_ratio())
+    ratios = np.ascontiguousarray(likelihoods_of(window).log_ratio())
     if type(trace) in compiled.TRAJECTORY_AWARE:
         with np.errstate(over="ignore"):
             arrays = (one_step, delta, window.discount, np.exp(ratios), ratios)
@@ -296,15 +305,20 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
 
 
 def _one_step(window: Window) -> np.ndarray:
-    """r_t + discount_t E_π Q(x_{t+1}, ·)."""
-    expected = expectation(window.q[1:], window.pi[1:]) if window.expected_q is None else window.expected_q
-    read = window.discount != 0 if window.mask is None else window.mask & (window.discount != 0)
-    r = window.r if window.mask is None else np.where(window.mask, window.r, 0)
+    """Return r_t + discount_t E_π Q(x_{t+1}, ·)."""
+    expected = window.expected_q
+    if expected is None:
+        expected = expectation(window.q[1:], window.pi[1:])
+    r = window.r
+    read = window.discount != 0
+    if window.mask is not None:
+        r = np.where(window.mask, r, 0)
+        read = window.mask & read
     return r + np.where(read, window.discount, 0) * np.where(read, expected, 0)
 
 
-def _explain(window: Window, trace: Any, out: np.ndarray, *, tol: float, validate: bool) -> None:
-    """A kernel saw something strange: says which rule was broken, if one was."""
+def _raise_if_broken(window: Window, trace: Trace, out: np.ndarray, *, tol: float, validate: bool) -> None:
+    """Raise the error for the rule that is broken, if one is; a kernel reports only that a value is suspicious."""
     if not validate:
         checks.check_actions(window)
         return
@@ -315,15 +329,17 @@ def _explain(window: Window, trace: Any, out: np.ndarray, *, tol: float, validat
 
 
 def _readable(name: str, value: Any) -> np.ndarray:
+    """Return an argument as an array after checking its dtype."""
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"`{name}` is a masked array, whose own mask would be lost; say it with `mask=`.")
+        raise TypeError(f"`{name}` must not be a masked array, whose mask would be lost; pass it as `mask=`.")
     is_array = isinstance(value, np.ndarray)
     if not is_array:
         try:
             value = np.asarray(value)
         except ValueError:
             raise ValueError(f"`{name}` must be a regular array; its rows have different lengths.") from None
-    kind, dtype = value.dtype.kind, value.dtype
+    dtype = value.dtype
+    kind = dtype.kind
     if name in INTEGER and kind not in "iu":
         raise TypeError(f"`{name}` must hold whole numbers, the indices of actions; got dtype {dtype}.")
     if name in BOOLEAN and kind != "b":
@@ -334,26 +350,30 @@ def _readable(name: str, value: Any) -> np.ndarray:
     return value
 
 
-class _Open:
-    """A window onto an array that may not be written to, which does not say so."""
+class _Writable:
+    """A read-only array presented to NumPy as a writable one, without a copy."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self.array = array  # kept alive by what is seen through this
+        self.array = array  # the view keeps the array alive through this
         interface = array.__array_interface__
         self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
 def _for_kernels(values: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """For kernels, which only read: one that was compiled for arrays that may be written to serves others, too."""
-    return [value if value.flags.writeable else np.asarray(_Open(value)) for value in values]
+    """Return arrays that are all marked writable.
+
+    Kernels only read their inputs, but Numba would compile them once more for every mix of read-only arrays.
+    """
+    return [value if value.flags.writeable else np.asarray(_Writable(value)) for value in values]
 
 
 def _native(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return an array as the kernels take it: C order, native byte order, one float dtype."""
     if name in INTEGER:
-        keep = value.dtype in ACTIONS
-        return np.asarray(value, None if keep else np.int64, order="C")
+        keeps_dtype = value.dtype in ACTIONS
+        return np.asarray(value, None if keeps_dtype else np.int64, order="C")
     if name in BOOLEAN:
         return np.asarray(value, order="C")
     if name in ("q", "pi") and value.dtype == dtype and value.flags.aligned and value.strides[-1] == value.itemsize:
-        return value  # rows of actions may lie anywhere
+        return value  # the rows may be strided
     return np.asarray(value, dtype, order="C")

@@ -1,4 +1,4 @@
-"""PyTorch tensors in and out. On the CPU they share their memory with the compiled kernels; CUDA has its own."""
+"""The PyTorch backend: CPU tensors share their memory with the NumPy kernels; CUDA has kernels of its own."""
 
 import dataclasses
 from functools import cache
@@ -17,40 +17,46 @@ from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
+    check_given,
     coefficients,
-    likelihoods,
-    require,
+    likelihoods_of,
     shape,
     value_of_taken,
-    without_rows_unread,
+    without_unread_rows,
 )
 from offtrace.traces import TRACES, Trace
 
 Tensor = torch.Tensor
 
 
-def targets(given: Window, trace: Any, *, validate: bool, stop_gradient: bool) -> Tensor:
-    """Q(x_t, a_t) + Δ_t for every row of a window."""
-    if stop_gradient or not torch.is_grad_enabled() or not _needs_gradient(given, trace):
-        if _on_cpu(given) and not _is_own_torch_code(trace):
-            for name in BOOLEAN:
-                if isinstance(getattr(given, name), Tensor):
-                    _readable(name, getattr(given, name))  # refused here, where a tensor is told what a tensor can do
-            shared = Window(*(_array(value) if isinstance(value, Tensor) else value for value in given))
-            trace, tol = _on_host(trace), tolerance(*given) if validate else None
-            out = None
-            if type(shared.r) is np.ndarray and all(value is None for value in shared[6:11]):
-                out = on_cpu.quick(*shared[:6], *shared[11:], trace, validate, tol=tol)
-            if out is None:
-                out = on_cpu.targets(shared, trace, validate=validate, tol=tol)
-            return torch.from_numpy(out)
-        with torch.no_grad():
-            return _targets(given, trace, validate=validate)
-    return _targets(given, trace, validate=validate)
+def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool) -> Tensor:
+    """Return Q(x_t, a_t) + Δ_t for every row of a window."""
+    if not stop_gradient and torch.is_grad_enabled() and _needs_gradient(given, trace):
+        return _targets(given, trace, validate=validate)
+    if _on_cpu(given) and not _is_users_own(trace):
+        return _targets_through_numpy(given, trace, validate=validate)
+    with torch.no_grad():
+        return _targets(given, trace, validate=validate)
+
+
+def _targets_through_numpy(given: Window, trace: Trace, *, validate: bool) -> Tensor:
+    """Return the targets of CPU tensors from the NumPy kernels, on shared memory."""
+    for name in BOOLEAN:
+        if isinstance(getattr(given, name), Tensor):
+            _readable(name, getattr(given, name))  # here, so that the remedy in the error is PyTorch's
+    shared = Window(*(_array(value) if isinstance(value, Tensor) else value for value in given))
+    trace = _on_host(trace)
+    tol = tolerance(*given) if validate else None
+    out = None
+    if type(shared.r) is np.ndarray and all(value is None for value in shared[6:11]):
+        out = on_cpu.targets_if_simple(*shared[:6], *shared[11:], trace, validate, tol=tol)
+    if out is None:
+        out = on_cpu.targets(shared, trace, validate=validate, tol=tol)
+    return torch.from_numpy(out)
 
 
 def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
-    """Δ_t for every row of a window, from coefficients that are given; differentiable."""
+    """Return Δ_t for every row of a window, from given coefficients; differentiable."""
     window, _ = ready(given)
     shape(window)
     c = step_tensor("c", c, window)
@@ -59,11 +65,11 @@ def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
     return fold(window, window.q_a, window.expected_q, c, as_targets=False)
 
 
-def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
-    """In tensor operations, around the one recursion: any device, differentiable."""
+def _targets(given: Window, trace: Trace, *, validate: bool) -> Tensor:
+    """Return the targets by tensor operations: any device, differentiable."""
     window, tol = ready(given)
     shape(window)
-    require(window, trace)
+    check_given(window, trace)
     out = None if torch.is_grad_enabled() else _fused(window, trace, validate=validate, tol=tol)
     if out is not None:
         return out
@@ -71,12 +77,12 @@ def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
         checks.check(window, trace, tol=tol)
     elif window.r.device.type == "cpu":
         checks.check_actions(window)
-    window = without_rows_unread(window)
+    window = without_unread_rows(window)
     expected = window.expected_q
     if expected is None:
         expected = expectation(window.q[1:], window.pi[1:])
     q_a = value_of_taken(window)
-    if not getattr(trace, "markov", True):
+    if not trace.markov:
         return _trajectory_aware(window, trace, q_a, expected)
     c = step_tensor("c", coefficients(window, trace), window)
     if validate:
@@ -89,18 +95,18 @@ def _targets(given: Window, trace: Any, *, validate: bool) -> Tensor:
 
 @cache
 def _kernels(device: torch.device) -> ModuleType | None:
-    """Those of a device, where there are any."""
+    """Return the module with the kernels of a device, or None if it has none."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
         return None
     try:
         from offtrace.returns import cuda
-    except ImportError:  # PyTorch brings Triton along, but not on every system
+    except ImportError:  # PyTorch comes with Triton, but not on every system
         return None
     return cuda
 
 
 def _run(kernels: ModuleType, **given: Any) -> tuple[Tensor, bool]:
-    """On the device of the tensors, whichever is the current one."""
+    """Run a kernel on the device of the tensors, which need not be the current one."""
     for name, value in given.items():
         if isinstance(value, Tensor) and not value.is_contiguous():
             given[name] = value.contiguous()
@@ -111,9 +117,10 @@ def _run(kernels: ModuleType, **given: Any) -> tuple[Tensor, bool]:
     return kernels.run(**given)
 
 
-def _fused(window: Window, trace: Any, *, validate: bool, tol: float) -> Tensor | None:
-    """The rows of Table 1 from Q, π and μ by one kernel; None where that is not what is given, or there is none."""
-    kernels, kind = _kernels(window.r.device), FUSED.get(type(trace))
+def _fused(window: Window, trace: Trace, *, validate: bool, tol: float) -> Tensor | None:
+    """Return the targets of a trace of Table 1 from Q, π and μ by one kernel; None if no kernel serves the input."""
+    kernels = _kernels(window.r.device)
+    kind = FUSED.get(type(trace))
     if kernels is None or kind is None or not isinstance(trace.lambda_, int | float):
         return None
     others = (window.expected_q, window.pi_a, window.log_pi_a, window.log_mu_a)
@@ -136,7 +143,7 @@ def _fused(window: Window, trace: Any, *, validate: bool, tol: float) -> Tensor 
         lambda_=float(trace.lambda_),
         tolerance=tol if validate else None,
     )
-    if strange:  # which rule was broken, if one was
+    if strange:  # raise the error for the rule that is broken, if one is
         checks.check(window, trace, tol=tol)
         checks.check_coefficients(window, trace, coefficients(window, trace), tol=tol)
         checks.check_result(window, out)
@@ -152,12 +159,12 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
         q_a = torch.where(window.mask, q_a, 0)
     one_step = r + product(discount, expected)
     lambdas = lead(torch.as_tensor(trace.lambda_, dtype=r.dtype, device=r.device), r.ndim)
-    out = lagwise.targets(trace, one_step, one_step - q_a, discount, likelihoods(window).log_ratio(), lambdas, cut)
+    out = lagwise.targets(trace, one_step, one_step - q_a, discount, likelihoods_of(window).log_ratio(), lambdas, cut)
     return out if window.mask is None else torch.where(window.mask, out, 0)
 
 
 def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
-    """The recursion by a kernel; as a tree of tensor operations where there is none, or none for its gradient."""
+    """Run the recursion by a kernel, or as a tree of tensor operations where there is no kernel for it."""
     steps = {"q_a": q_a, "expected_q": expected_q, "r": window.r, "discount": window.discount, "c": c}
     kernels = _kernels(window.r.device)
     if kernels and c.numel() and not (torch.is_grad_enabled() and any(v.requires_grad for v in steps.values())):
@@ -169,20 +176,28 @@ def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targe
     if window.reset is not None:
         c = torch.where(window.reset, 0, c)
     if window.mask is not None:
-        r, q_a = torch.where(window.mask, r, 0), torch.where(window.mask, q_a, 0)
-        c, discount = torch.where(window.mask, c, 0), torch.where(window.mask, discount, 0)
-    one_step, ahead = r + product(discount, expected_q), product(discount, _next(c))
-    return _as_tree(ahead, one_step - (product(ahead, _next(q_a)) if as_targets else q_a))
+        r, q_a, c, discount = (torch.where(window.mask, rows, 0) for rows in (r, q_a, c, discount))
+    one_step = r + product(discount, expected_q)
+    ahead = product(discount, _next(c))
+    baseline = product(ahead, _next(q_a)) if as_targets else q_a
+    return _as_tree(ahead, one_step - baseline)
 
 
 def _next(rows: Tensor) -> Tensor:
-    """Row t+1 in row t, and zeros in the last."""
+    """Return the rows moved up by one: row t+1 in row t, zeros in the last."""
     return torch.cat([rows[1:], torch.zeros_like(rows[:1])])
 
 
 def _as_tree(m: Tensor, b: Tensor) -> Tensor:
-    """G_t = b_t + m_t G_{t+1} in log₂ n rounds: each one doubles how far ahead a row has looked."""
-    reach, n = 1, b.shape[0]
+    """Solve G_t = b_t + m_t G_{t+1} in log₂ n rounds; each doubles how far ahead a row has looked.
+
+    After a round, G_t = b_t + m_t G_{t+reach}:
+
+        reach 1    G_0 = b_0 + m_0 G_1        G_1 = b_1 + m_1 G_2        …
+        reach 2    G_0 = (b_0 + m_0 b_1) + (m_0 m_1) G_2                 …
+    """
+    n = b.shape[0]
+    reach = 1
     while reach < n:
         b = torch.cat([b[:-reach] + joint_product(m[:-reach], b[reach:]), b[-reach:]])
         m = torch.cat([joint_product(m[:-reach], m[reach:]), torch.zeros_like(m[-reach:])])
@@ -191,7 +206,7 @@ def _as_tree(m: Tensor, b: Tensor) -> Tensor:
 
 
 class _Fold(torch.autograd.Function):
-    """`corrections` on the CPU; its gradient is one pass of the same recursion, forwards in time."""
+    """The recursion on the CPU; its gradient is one pass of the same recursion, forwards in time."""
 
     @staticmethod
     def forward(
@@ -209,7 +224,7 @@ class _Fold(torch.autograd.Function):
         ends = [None if end is None else end.contiguous().numpy() for end in (reset, mask)]
         window = Window(steps[2], steps[3], expected_q=steps[1], reset=ends[0], mask=ends[1])
         out = on_cpu.fold(window, steps[0], steps[4], as_targets=as_targets)
-        with np.errstate(all="ignore"):  # rows that are no real step may hold anything
+        with np.errstate(all="ignore"):  # masked rows may hold anything
             correction = torch.from_numpy(out - steps[0]) if as_targets else torch.from_numpy(out.copy())
         ctx.save_for_backward(correction, expected_q, discount, c, reset, mask)
         ctx.as_targets = as_targets
@@ -226,20 +241,24 @@ class _Fold(torch.autograd.Function):
         to_delta, *others = on_cpu.fold_backward(*steps, wants=tuple(wants))
         e = torch.from_numpy(to_delta)
         to_discount, to_c = (value if value is None else torch.from_numpy(value) for value in others)
-        to_q_a = (gradient - e if ctx.as_targets else -e) if wants_q_a else None
-        to_expected = torch.from_numpy(discount) * e if wants_expected else None
+        to_q_a = to_expected = None
+        if wants_q_a:
+            to_q_a = gradient - e if ctx.as_targets else -e
+        if wants_expected:
+            to_expected = torch.from_numpy(discount) * e
         if mask is not None:  # a masked row may hold anything
             real = torch.from_numpy(mask)
             to_q_a, to_expected = (v if v is None else torch.where(real, v, 0) for v in (to_q_a, to_expected))
         return to_q_a, to_expected, e, to_discount, to_c, None, None, None
 
 
-_DTYPES = [torch.int64 if name in INTEGER else torch.bool if name in BOOLEAN else None for name in Window._fields]
-"""Of the arguments of `targets`; None for that of all numbers."""
+_FIXED_DTYPES = {**dict.fromkeys(INTEGER, torch.int64), **dict.fromkeys(BOOLEAN, torch.bool)}
+_DTYPES = [_FIXED_DTYPES.get(name) for name in Window._fields]
+"""Dtypes of the arguments of `targets`; None for the floats, which share one dtype."""
 
 
 def ready(given: Window) -> tuple[Window, float]:
-    """Tensors on one device, of one float dtype: the widest that came in, at least float32; and the tolerance."""
+    """Return tensors on one device, of the widest float dtype given, at least float32; and the tolerance."""
     if _is_ready(given):
         return given, tolerance(given.r)
     device = next(value.device for value in given if isinstance(value, Tensor))
@@ -252,7 +271,7 @@ def ready(given: Window) -> tuple[Window, float]:
 
 
 def _is_ready(given: Window) -> bool:
-    """Whether all are what they would be made."""
+    """Return True if `ready` would change nothing."""
     if not isinstance(given.r, Tensor) or given.r.dtype not in (torch.float32, torch.float64):
         return False
     device, dtype = given.r.device, given.r.dtype
@@ -263,6 +282,7 @@ def _is_ready(given: Window) -> bool:
 
 
 def step_tensor(name: str, value: Any, window: Window) -> Tensor:
+    """Return a tensor of one number per step in the window's dtype and on its device."""
     tensor = _readable(name, value).to(device=window.r.device, dtype=window.r.dtype)
     if tensor.shape != window.r.shape:
         raise ValueError(f"`{name}` must have the shape of `r`, {tuple(window.r.shape)}; got {tuple(tensor.shape)}.")
@@ -270,6 +290,7 @@ def step_tensor(name: str, value: Any, window: Window) -> Tensor:
 
 
 def _readable(name: str, value: Any) -> Tensor:
+    """Return an argument as a tensor after checking its dtype."""
     if not isinstance(value, Tensor):
         value = on_cpu._readable(name, value)
         value = np.asarray(value, value.dtype.newbyteorder("="), order="C")
@@ -283,8 +304,8 @@ def _readable(name: str, value: Any) -> Tensor:
     return value
 
 
-def _needs_gradient(window: Window, trace: Any) -> bool:
-    given = (*window, *getattr(trace, "__dict__", {}).values())
+def _needs_gradient(window: Window, trace: Trace) -> bool:
+    given = (*window, *trace.parameters())
     return any(isinstance(value, Tensor) and value.requires_grad for value in given)
 
 
@@ -292,13 +313,13 @@ def _on_cpu(window: Window) -> bool:
     return all(value.is_cpu for value in window if isinstance(value, Tensor))
 
 
-def _is_own_torch_code(trace: Any) -> bool:
-    """A user's code expects tensors, so it gets tensors."""
+def _is_users_own(trace: Trace) -> bool:
+    """Return True for a user's code, which gets tensors because it may call PyTorch."""
     return type(trace) not in TRACES.values()
 
 
 def _on_host(trace: Trace) -> Trace:
-    """The same trace with NumPy arrays where it had tensors."""
+    """Return the same trace with NumPy arrays in place of tensors."""
     tensors = {k: v.detach().cpu().numpy() for k, v in trace.__dict__.items() if isinstance(v, Tensor)}
     return dataclasses.replace(trace, **tensors) if tensors else trace
 

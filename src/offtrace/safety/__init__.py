@@ -1,6 +1,5 @@
 """Which traces are safe and efficient for this MDP, π, μ, γ and λ: `analyze`."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +18,7 @@ from offtrace.safety.rows import (
     markov_row,
     trajectory_aware_rows,
 )
-from offtrace.traces import TRACES, OneStep, Trace, TrajectoryAware
-from offtrace.traces import trace as trace_by_name
+from offtrace.traces import TRACES, Trace, TrajectoryAware, as_trace
 
 __all__ = ["Analysis", "Row", "analyze"]
 
@@ -44,10 +42,10 @@ def analyze(
     """The safety table: for every trace and λ, does R converge here, how fast, and how much do its samples vary?
 
     `model` is an MDP, or one counted from data (`ot.mdp.from_data`), which brings its own μ. `traces` are names,
-    classes, values (with their own λ) or functions; all of `ot.TRACES` unless given. Targets are made from `q`, zeros
-    unless given; what Watkins' traces call greedy is `q`, or Q^π unless given. Trajectory-aware traces are computed
-    exactly where episodes end within a few steps and sampled otherwise, `num_trajectories` from every (x, a); where
-    that would take minutes they are left out, unless they are named.
+    classes, values (with their own λ) or functions, as in `ot.as_trace`; all of `ot.TRACES` unless given. Targets are
+    made from `q`, zeros unless given; what Watkins' traces call greedy is `q`, or Q^π unless given. Trajectory-aware
+    traces are computed exactly where episodes end within a few steps and sampled otherwise, `num_trajectories` from
+    every (x, a); where that would take minutes they are left out, unless they are named.
 
     >>> from offtrace import mdp, policies
     >>> model = mdp.chain(num_states=5, gamma=0.9)
@@ -111,40 +109,28 @@ def _known_states(mdp: FiniteMDP, counted: CountedMDP | None) -> np.ndarray:
     return np.ones(mdp.num_states, bool) if counted is None else ~counted.unvisited
 
 
-def _asked(traces: Sequence[Any] | None, lambdas: Sequence[float]) -> list[tuple[str, float | None, Any]]:
+def _asked(traces: Sequence[Any] | None, lambdas: Sequence[float]) -> list[tuple[str, float | None, Trace]]:
     """Names, λs and traces, in the order of the table."""
     if not len(lambdas):
         raise ValueError("`lambdas` must have at least one λ.")
-    found: list[tuple[str, float | None, Any]] = []
+    found: dict[tuple[str, float | None], Trace] = {}
     for given in TRACES.values() if traces is None else traces:
-        if isinstance(given, str):
-            given = type(trace_by_name(given))
-        if isinstance(given, type) and issubclass(given, Trace):
-            name = getattr(given, "name", given.__name__)  # one's own need not have a name
-            found += [(name, float(trace.lambda_), trace) for trace in _family(given, lambdas)]
-        elif isinstance(given, Trace):
-            found.append((getattr(given, "name", type(given).__name__), float(given.lambda_), given))
-        elif callable(given):
-            found.append((getattr(given, "__name__", type(given).__name__), None, given))
-        else:
-            raise TypeError(f"`traces` must be names, classes, values or functions; got {given!r}.")
-    return list({(name, lambda_): (name, lambda_, trace) for name, lambda_, trace in found}.values())
-
-
-def _family(cls: type[Trace], lambdas: Sequence[float]) -> list[Trace]:
-    return [OneStep()] if cls is OneStep else [cls(lambda_) for lambda_ in lambdas]
+        trace = as_trace(given)
+        family = [trace]
+        if trace.has_lambda and not isinstance(given, Trace):
+            family = [trace.with_lambda(lambda_) for lambda_ in lambdas]
+        for member in family:
+            lambda_ = None if member.lambda_ is None else float(member.lambda_)
+            found[member.name, lambda_] = member
+    return [(name, lambda_, trace) for (name, lambda_), trace in found.items()]
 
 
 def _thresholds(
-    setting: Setting, asked: list[tuple[str, float | None, Any]], rows: tuple[Row, ...]
+    setting: Setting, asked: list[tuple[str, float | None, Trace]], rows: tuple[Row, ...]
 ) -> dict[str, float]:
     """For each trace that is not safe by theorem here: the largest λ up to which iterating R converges."""
     if setting.mdp.num_states > MAX_STATES_FOR_THRESHOLDS:
         return {}
     covered = {row.trace for row in rows} - {row.trace for row in rows if row.verdict != BY_THEOREM}
-    values = {name: trace for name, _, trace in asked if isinstance(trace, Trace) and trace.markov}
-    return {
-        name: largest_lambda(setting, lambda x, trace=trace: dataclasses.replace(trace, lambda_=x))
-        for name, trace in values.items()
-        if name not in covered
-    }
+    values = {name: trace for name, _, trace in asked if trace.has_lambda and trace.markov}
+    return {name: largest_lambda(setting, trace.with_lambda) for name, trace in values.items() if name not in covered}

@@ -11,6 +11,7 @@ import numpy as np
 
 from offtrace.mdp import CountedMDP, FiniteMDP
 from offtrace.safety.rows import BY_THEOREM, DIVERGES, HERE, UNKNOWN, Row
+from offtrace.traces import Retrace, TreeBackup
 
 WIDTH = 80
 
@@ -68,14 +69,15 @@ class Analysis:
         safe = [row for row in self.rows if row.verdict == BY_THEOREM] or [r for r in self.rows if r.verdict == HERE]
         least = min(safe or self.rows, key=lambda row: (row.cost, row.iterations or math.inf))
         equal = [row for row in safe if row.cost <= least.cost * (1 + 1e-6) and math.isfinite(row.cost)] or [least]
-        return next((row for row in equal if row.trace == "retrace"), equal[0])
+        return next((row for row in equal if row.trace == Retrace.name), equal[0])
 
     @property
     def recommendation(self) -> str:
         """One sentence, with its reason."""
         best = self.best
         if best.verdict in (DIVERGES, UNKNOWN):
-            return "None of these is known to converge here: add `retrace` or `tree_backup`, safe for any π and μ."
+            safe = f"`{Retrace.name}` or `{TreeBackup.name}`"
+            return f"None of these is known to converge here: add {safe}, safe for any π and μ."
         sure = "Theorem 1 holds" if best.verdict == BY_THEOREM else "it converges here, though not by Theorem 1"
         if not math.isfinite(best.cost):
             return f"Use {best.label}: {sure}; what its samples cost is not known."
@@ -138,7 +140,7 @@ class Analysis:
         seen: dict[tuple[Any, ...], str] = {}
         twins = {}
         names = dict.fromkeys(row.trace for row in self.rows)
-        for trace in sorted(names, key=lambda name: name != "retrace"):  # of two, Retrace is the one to show
+        for trace in sorted(names, key=lambda name: name != Retrace.name):  # of two, Retrace is the one to show
             rows = [row for row in self.rows if row.trace == trace]
             if any(row.sampled or row.variance_radius is None for row in rows):
                 continue

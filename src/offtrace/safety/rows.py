@@ -14,7 +14,7 @@ import numpy as np
 
 from offtrace.mdp import FiniteMDP
 from offtrace.operators import bellman, general, products, spectrum, trajectories
-from offtrace.traces import OneStep, Trace, TrajectoryAware
+from offtrace.traces import WITHOUT_LAMBDA, Trace, TrajectoryAware
 
 BY_THEOREM, HERE, DIVERGES, UNKNOWN = "by theorem", "here", "diverges", "unknown"
 ROUNDING = 1e-10
@@ -26,7 +26,7 @@ class Row:
 
     trace: str
     lambda_: float | None
-    """None where the trace is somebody's own function."""
+    """None where the trace is a user's function."""
     verdict: str
     """`by theorem`: c ≤ π/μ here, so Theorem 1 holds. `here`: not covered, but iterating R converges. `diverges`.
     `unknown`: too large to say."""
@@ -55,7 +55,9 @@ class Row:
 
     @property
     def label(self) -> str:
-        return self.trace if self.lambda_ is None or self.trace == OneStep.name else f"{self.trace}({self.lambda_:g})"
+        if self.lambda_ is None or self.trace in WITHOUT_LAMBDA:
+            return self.trace
+        return f"{self.trace}({self.lambda_:g})"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON, which has no infinity: `"inf"`."""
@@ -115,7 +117,7 @@ class Setting:
 MAX_POWERS = 500
 
 
-def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace | Callable[..., Any]) -> Row:
+def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace) -> Row:
     """Exactly, by linear algebra."""
     mdp, pi, mu = setting.mdp, setting.pi, setting.mu
     given: dict[str, Any] = {"pi": pi, "mu": mu, "trace": trace, "q": setting.greedy_q}

@@ -1,4 +1,4 @@
-"""λ and the other parameters of a trace: what they may be, and how JAX gets to see them."""
+"""The parameters of a trace: λ, σ, κ, d. Their ranges and shapes, and how JAX sees them."""
 
 import sys
 from dataclasses import fields
@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, known, library, namespace
+from offtrace.arrays import Array, is_concrete, library, namespace
+
+RANGES = {"num_dims": (1, np.inf), "kappa": (0, np.inf)}
+"""Lowest and highest value by parameter; [0, 1] for all others."""
 
 
 def check_parameter(owner: str, name: str, value: Any) -> None:
-    """λ, σ in [0, 1], κ ≥ 0, d ≥ 1; values inside a `jit` are unknown and pass."""
-    if not known(value):
+    """Check that a parameter is a number, or an array of numbers, in its range. Tracers inside `jit` pass."""
+    if not is_concrete(value):
         return
     if library(value) == "torch":
         value = value.detach().cpu().numpy()
@@ -21,7 +24,7 @@ def check_parameter(owner: str, name: str, value: Any) -> None:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` of {owner} must be a number or an array of numbers; got {value!r}.") from None
-    low, high = {"num_dims": (1, np.inf), "kappa": (0, np.inf)}.get(name, (0, 1))
+    low, high = RANGES.get(name, (0, 1))
     outside = ~((numbers >= low) & (numbers <= high) & np.isfinite(numbers))
     if outside.any():
         rule = f"in [{low}, {high}]" if np.isfinite(high) else f"at least {low}"
@@ -30,15 +33,15 @@ def check_parameter(owner: str, name: str, value: Any) -> None:
 
 
 def check_lambda_shape(lambda_: Any, steps: tuple[int, ...]) -> None:
-    """λ is one number, one per step, or one per step and batch element; nothing else broadcasts."""
+    """Check that λ is one number, one per step, or one per step and batch element; nothing else broadcasts."""
     got = tuple(np.shape(lambda_))
     if got and got != steps and got != steps[:1]:
         allowed = f"({steps[0]},) or {steps}" if len(steps) > 1 else f"{steps}"
-        raise ValueError(f"`lambda_` must be a number, or have one for each step, {allowed}; got shape {got}.")
+        raise ValueError(f"`lambda_` must be a number, or have one value per step, {allowed}; got shape {got}.")
 
 
 def as_array(numbers: Any) -> Any:
-    """A list as an array; what is none stays what it is, and is refused with a better text."""
+    """Return a list as an array; a ragged list stays a list, and `check_parameter` raises on it."""
     try:
         return np.asarray(numbers)
     except ValueError:
@@ -46,28 +49,33 @@ def as_array(numbers: Any) -> Any:
 
 
 def like(value: Any, other: Array) -> Any:
-    """A NumPy array in the library of the others; numbers stay numbers."""
+    """Return a NumPy array in the library, dtype and device of `other`; numbers stay numbers."""
     if not isinstance(value, np.ndarray) or library(other) == "numpy":
         return value
     return namespace(other).asarray(value, dtype=other.dtype, device=other.device)
+
+
+# -- JAX -----------------------------------------------------------------------------------------------------
 
 
 _REGISTERED: set[type] = set()
 
 
 def register_with_jax(cls: type[Any]) -> None:
-    """Makes a trace a pytree as soon as somebody uses JAX, without importing it for those who do not."""
+    """Register a trace class as a pytree if JAX is loaded; JAX is never imported for this."""
     if cls in _REGISTERED or "jax" not in sys.modules:
         return
     names = [field.name for field in fields(cls)]
 
-    def unflatten(_: None, leaves: Any) -> Any:
-        value = object.__new__(cls)  # leaves may be tracers or placeholders: no checks
-        for name, leaf in zip(names, leaves, strict=True):
-            object.__setattr__(value, name, leaf)
-        return value
+    def flatten(trace: Any) -> tuple[list[Any], None]:
+        return [getattr(trace, name) for name in names], None
 
-    sys.modules["jax"].tree_util.register_pytree_node(
-        cls, lambda value: ([getattr(value, name) for name in names], None), unflatten
-    )
+    def unflatten(_: None, leaves: Any) -> Any:
+        # Leaves may be tracers or placeholders, so the checks of the constructor are left out.
+        trace = object.__new__(cls)
+        for name, leaf in zip(names, leaves, strict=True):
+            object.__setattr__(trace, name, leaf)
+        return trace
+
+    sys.modules["jax"].tree_util.register_pytree_node(cls, flatten, unflatten)
     _REGISTERED.add(cls)

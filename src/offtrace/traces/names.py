@@ -1,0 +1,109 @@
+"""Traces by name: the table of all traces, and `as_trace`, which every function that takes a trace calls."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from types import MappingProxyType
+from typing import Any
+
+from offtrace.traces.base import Trace
+from offtrace.traces.function import FunctionTrace
+from offtrace.traces.markov import (
+    ContinuousACER,
+    ImportanceSampling,
+    OneStep,
+    QLambda,
+    QSigma,
+    Retrace,
+    SoftWatkins,
+    TreeBackup,
+    Watkins,
+)
+from offtrace.traces.parameters import check_parameter
+from offtrace.traces.trajectory_aware import RBIS, RecursiveRetrace, TruncatedIS
+
+TRACES: MappingProxyType[str, type[Trace]] = MappingProxyType(
+    {
+        cls.name: cls
+        for cls in (
+            OneStep,
+            ImportanceSampling,
+            QLambda,
+            TreeBackup,
+            Retrace,
+            RecursiveRetrace,
+            TruncatedIS,
+            RBIS,
+            Watkins,
+            SoftWatkins,
+            ContinuousACER,
+            QSigma,
+        )
+    }
+)
+"""Every trace by name; tests, commands, tables and agents read it."""
+
+WITHOUT_LAMBDA = tuple(name for name, cls in TRACES.items() if not cls.has_lambda)
+"""Names of the traces that do not depend on λ."""
+
+
+def as_trace(given: Any, lambda_: Any = None) -> Trace:
+    """Return a trace from a name, a class, a trace, or a function that returns c.
+
+    A name or a class gets the λ given, or its default, 1. A trace has its λ already. A trace without λ ignores it.
+    A function is called by name with the arrays among `pi_a, mu_a, log_pi_a, log_mu_a, q, pi, a` that it takes.
+
+    >>> as_trace("retrace", 0.9)
+    Retrace(lambda_=0.9)
+    >>> as_trace(TreeBackup)
+    TreeBackup(lambda_=1.0)
+    >>> as_trace(lambda pi_a, mu_a: 0.5 * pi_a).needs_mu
+    True
+    """
+    if isinstance(given, Trace):
+        if lambda_ is not None and given.has_lambda:
+            raise TypeError(
+                f"`lambda_` must be given once; got {given!r} and lambda_={lambda_!r}. "
+                "Pass the name or the class of the trace, or leave out `lambda_`."
+            )
+        return given
+    if isinstance(given, str):
+        check_name(given)
+        given = TRACES[given]
+    if isinstance(given, type) and issubclass(given, Trace):
+        return _from_class(given, lambda_)
+    if isinstance(given, type) or not callable(given):
+        raise TypeError(
+            "`trace` must be a trace such as `ot.Retrace(0.9)`, its class, its name, or a function that returns c; "
+            f"got {given!r}."
+        )
+    return FunctionTrace(given)
+
+
+def check_name(name: Any, *, also: Iterable[str] = ()) -> None:
+    """Check that this is the name of a trace, or one of `also`; the error shows the valid names and a near one."""
+    valid = (*also, *TRACES)
+    if name in valid:
+        return
+    near = difflib.get_close_matches(str(name), valid, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"`trace` must be one of {', '.join(valid)}; got {name!r}.{hint}")
+
+
+def _from_class(cls: type[Trace], lambda_: Any) -> Trace:
+    given = {}
+    if lambda_ is not None:
+        check_parameter(cls.__name__, "lambda_", lambda_)
+        if cls.has_lambda:
+            given = {"lambda_": lambda_}
+    missing = [
+        field.name
+        for field in fields(cls)
+        if field.init and field.name not in given and field.default is field.default_factory is MISSING
+    ]
+    if missing:
+        raise TypeError(
+            f"`trace` must be a value where its class has a parameter without a default; got {cls.__name__}, which "
+            f"needs `{missing[0]}`. Pass {cls.__name__}({missing[0]}=…)."
+        )
+    return cls(**given)
