@@ -2,7 +2,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-import on_screen
+import browser_page
 import pytest
 
 
@@ -14,7 +14,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
-    for option in (*on_screen.OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    for option in (*browser_page.OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(option)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))

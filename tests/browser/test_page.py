@@ -4,12 +4,12 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import made_up
-import on_screen
+import browser_page
 import pytest
-from on_screen import complaints, cut_off, emulate, requests, show, until, wait_for_charts, write
+from browser_page import complaints, cut_off, emulate, requests, show, until, wait_for_charts, write
+from builders import sweep_results
 
-pytestmark = on_screen.NEEDED
+pytestmark = browser_page.NEEDED
 
 HOSTILE = (
     "<script>window.owned = 1</script>",
@@ -24,19 +24,21 @@ HOSTILE = (
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     games = ("made/alpha", "made/beta", "made/gamma_long_name")
-    return write(folder / "report", made_up.store(folder / "results.sqlite", made_up.specs(games)))
+    return write(folder / "report", sweep_results.store(folder / "results.sqlite", sweep_results.specs(games)))
 
 
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    wanted = made_up.specs(
+    wanted = sweep_results.specs(
         [f"made/{name}" for name in HOSTILE], traces=("retrace", *HOSTILE), lambdas=(1.0,), seeds=(0, 1)
     )
     wanted.append({"env": f"{HOSTILE[0]}/alone", "trace": "dqn", "lambda_": 0.0, "seed": 0})
     failing = {len(wanted) - 1: f"Traceback\nValueError: {HOSTILE[2]}"}
-    made = dict.fromkeys(made_up.MADE, HOSTILE[1])
-    return write(folder / "report", made_up.store(folder / "results.sqlite", wanted, failing=failing, made=made))
+    made = dict.fromkeys(sweep_results.MADE, HOSTILE[1])
+    return write(
+        folder / "report", sweep_results.store(folder / "results.sqlite", wanted, failing=failing, made=made)
+    )
 
 
 @pytest.mark.parametrize("width", [360, 1400])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 import pytest
+from builders.reports import UNTRAINED, report
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -14,7 +15,6 @@ from offtrace.verbs.display import LEVELS, Display, sparkline
 from offtrace.verbs.numbers import duration
 
 NAN, INF = math.nan, math.inf
-UNTRAINED = Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5)
 LABELS = ("Return", "Traces", "Off-policy", "Learner")
 
 
@@ -24,28 +24,6 @@ def _known_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-
-
-def report(tick: int, *, size: int = 1000, **changes: object) -> Report:
-    common = {
-        "tick": tick,
-        "num_steps": size * tick,
-        "num_updates": size * tick // 4,
-        "num_episodes": 8,
-        "episode_return": float(tick),
-        "episode_length": 40.0,
-        "epsilon": 0.1,
-        "step_size": 2.5e-4,
-        "loss": 0.03125,
-        "q": 8.5,
-        "c": 0.625,
-        "cut": 0.25,
-        "effective_length": 5.5,
-        "off_policy": 0.375,
-        "gradient": 0.125,
-        "off_policy_by_age": (0.0, 0.125, 0.25, 0.5, 1.0),
-    }
-    return Report(**(common | changes))
 
 
 class Clock:
@@ -109,7 +87,7 @@ def test_what_it_says_at_80_columns() -> None:
 
 
 def test_more_columns_say_more() -> None:
-    reports = [report(t, size=100) for t in range(1, 101)]
+    reports = [report(t, tick_size=100) for t in range(1, 101)]
     narrow, wide = (view(shown(width, reports)) for width in (80, 120))
     assert "gradient" in "\n".join(wide)
     curves = [next(line for line in lines if "▁" in line) for lines in (narrow, wide)]
@@ -121,8 +99,8 @@ EXTREMES = {
     "untrained": [UNTRAINED],
     "filled": [UNTRAINED, report(1, num_updates=0, loss=NAN)],
     "no episode": [report(1, num_episodes=0, episode_return=NAN, episode_length=NAN)],
-    "long": [report(t, size=10**8, num_episodes=10**7) for t in range(1, 11)],
-    "endless": [report(t, size=10**17) for t in range(1, 11)],
+    "long": [report(t, tick_size=10**8, num_episodes=10**7) for t in range(1, 11)],
+    "endless": [report(t, tick_size=10**17) for t in range(1, 11)],
     "low": [report(t, episode_return=-1e6 * t, evaluation=-123_456.789) for t in range(1, 11)],
     "diverged": [report(t, loss=1e38, q=-1.2345e38, gradient=INF, c=1e9, effective_length=1e12) for t in (1, 2)],
     "nan": [
