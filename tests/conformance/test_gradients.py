@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from builders import windows
+from builders.windows import Arrays
 
 import offtrace as ot
 from offtrace.returns import reference
@@ -254,18 +256,10 @@ def test_torch_notices_an_input_that_changes_before_the_gradient_is_taken():
 FLOATS = ("q", "r", "discount", "pi", "mu_a")
 
 
-def window(seed: int = 0, n: int = 4, num_actions: int = 3) -> dict[str, np.ndarray]:
+def window(seed: int = 0) -> Arrays:
     """Away from the corners of min(1, ρ), so that both sides of a difference are on one side of them."""
     rng = np.random.default_rng(seed)
-    pi = rng.dirichlet(np.full(num_actions, 2.0), size=(n + 1, 2))
-    return {
-        "q": rng.normal(size=(n + 1, 2, num_actions)),
-        "a": rng.integers(0, num_actions, (n, 2)),
-        "r": rng.normal(size=(n, 2)),
-        "discount": rng.uniform(0.5, 1, (n, 2)),
-        "pi": pi,
-        "mu_a": rng.uniform(0.1, 0.9, (n, 2)),
-    }
+    return windows.window(4, (2,), 3, seed=seed) | {"discount": rng.uniform(0.5, 1, (4, 2))}
 
 
 def assert_away_from_corners(given: dict[str, np.ndarray], lambda_: float) -> None:
@@ -295,7 +289,7 @@ def test_targets_are_differentiable_where_asked_for(library, mode, cls, ends):
 
 @pytest.mark.parametrize("cls", FIVE)
 def test_targets_pass_torchs_own_gradcheck(cls):
-    given = window(1)
+    given = window(5)
     assert_away_from_corners(given, 0.8)
     a = torch.tensor(given.pop("a"))
 

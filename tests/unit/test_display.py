@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 from builders.reports import UNTRAINED, report
+from loops import each
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -115,9 +116,9 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 @pytest.mark.parametrize("reports", EXTREMES.values(), ids=EXTREMES)
-@pytest.mark.parametrize("total_steps", [0, 1, 10_000, 10**9, 10**18])
+@each("width", [20, 40, 80, 120, 200])
+@each("total_steps", [0, 1, 10_000, 10**9, 10**18])
 def test_never_wider_than_the_terminal(reports: list[Report], width: int, total_steps: int) -> None:
     display = shown(width, reports, total_steps)
     display.title, display.subtitle = "a long title " * 30, "漢字" * 100

@@ -18,8 +18,8 @@ HALF: dict[str, Any] = {"numpy": ml_dtypes.bfloat16, "jax": jnp.bfloat16, "torch
 EVERY_LIBRARY = pytest.mark.parametrize("way", MAKERS)
 
 
-def window() -> dict[str, np.ndarray]:
-    """Numbers that a bfloat16 has, as float64, so that what is lost is lost on the way."""
+def bfloat16_window() -> dict[str, np.ndarray]:
+    """A window in float64 whose numbers bfloat16 holds exactly: what is lost is lost in the computation."""
     rng = np.random.default_rng(0)
 
     def policy(shape: tuple[int, ...]) -> np.ndarray:
@@ -37,7 +37,7 @@ def window() -> dict[str, np.ndarray]:
 
 
 def chosen(*names: str) -> dict[str, np.ndarray]:
-    return {name: window()[name] for name in ("r", "discount", *names)}
+    return {name: bfloat16_window()[name] for name in ("r", "discount", *names)}
 
 
 SISTERS: dict[str, tuple[Callable[..., Any], dict[str, np.ndarray]]] = {

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 import pytest
+from loops import each
 
 from offtrace.agent import spec as module
 from offtrace.agent.spec import (
@@ -45,7 +46,7 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "rule"), WRONG, ids=[f"{name}={value!r}" for name, value, _ in WRONG])
+@each(("name", "value", "rule"), WRONG)
 def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be .*{rule}") as caught:
         TrainSpec(**{"env": "pocket/catch", name: value})

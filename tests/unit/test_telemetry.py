@@ -221,7 +221,9 @@ def test_tags(tmp_path: Path) -> None:
     for tag, (field, _) in TAGS.items():
         if field not in ("evaluation", "loss", *COUNTS):
             # the format holds single precision
-            assert found[tag] == [(1000 * tick, pytest.approx(getattr(report(tick), field), rel=1e-7)) for tick in (1, 2)]
+            assert found[tag] == [
+                (1000 * tick, pytest.approx(getattr(report(tick), field), rel=1e-7)) for tick in (1, 2)
+            ]
     assert found["learner/updates"] == [(1000, 250), (2000, 500)]
     assert found["learner/loss"] == [(1000, 0.03125), (2000, INF)]
     assert found["episode/evaluation"] == [(2000, 5.5)]
