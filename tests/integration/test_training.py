@@ -1,6 +1,6 @@
-"""Runs from end to end: stopped, killed, damaged, refused, diverged (fault matrix, rows 20 to 22, 24, 26 to 36).
+"""Runs from end to end: stopped, killed, damaged, refused, diverged; `docs/reliability.md` lists what each gets.
 
-What goes on is compared to the last bit with what was never interrupted.
+A run that was resumed is compared to the last bit with one that was never interrupted.
 
 Compiling dominates, so compiled programs are kept in a folder that all runs of this module share, those in other
 processes too; and tests that are about files keep their program from one run to the next.
@@ -174,7 +174,7 @@ def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytes
     assert 500_000 < memory.available() < 1e15
 
 
-# -- stopped and resumed (row 30) ----------------------------------------------------------------------------
+# -- stopped and resumed --------------------------------------------------------------------------------------
 
 RUNS = [(env, trace) for env in ("pocket/catch", "CartPole-v1") for trace in ("retrace", "dqn")]
 """Each a program of its own. Traces with a λ have the same state, and are resumed together, as a population."""
@@ -295,7 +295,7 @@ def test_too_short_to_learn() -> None:
         train(spec(replay_size=39))
 
 
-# -- killed (rows 29, 30) ------------------------------------------------------------------------------------
+# -- killed ---------------------------------------------------------------------------------------------------
 
 TRAINS = """
 import json, sys
@@ -332,7 +332,7 @@ def test_killed_at_any_moment(whole: Whole, tmp_path: Path) -> None:
     assert digest(tmp_path) == digest(folder)
 
 
-# -- files (rows 31 to 36) -----------------------------------------------------------------------------------
+# -- files ----------------------------------------------------------------------------------------------------
 
 
 def full(*_: object, **__: object) -> None:
@@ -678,7 +678,7 @@ def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) 
 
 
 def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) -> None:
-    """Whatever its files say: consent comes from who calls (fault matrix, row 40)."""
+    """Whatever its files say: only the caller can allow an import."""
     mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
     train(mine, tmp_path, stop=after(4))
     del sys.modules["offtrace_faulty"], gymnasium.registry["Faulty-v0"]
@@ -690,7 +690,7 @@ def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) 
     assert "offtrace_faulty" in sys.modules
 
 
-# -- environments that break (rows 20 to 22) -----------------------------------------------------------------
+# -- environments that break ----------------------------------------------------------------------------------
 
 FAULTY = '''
 """Episodes of 7 steps; after 17 steps in all it does what the file FAULT says, if it is there."""
@@ -803,7 +803,7 @@ def test_an_environment_that_is_no_function_of_its_seed(
     assert {path.name for path in tmp_path.rglob("*")} == before
 
 
-# -- learning that breaks (rows 26 to 28) --------------------------------------------------------------------
+# -- learning that breaks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -878,7 +878,7 @@ def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "Lower `replay_size` (160)" in stderr
 
 
-# -- the command line (row 24) -------------------------------------------------------------------------------
+# -- the command line -----------------------------------------------------------------------------------------
 
 
 def arguments(given: TrainSpec, *more: str) -> list[str]:

@@ -274,7 +274,7 @@ def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
 @pytest.mark.parametrize("bad", ["params", "target_params"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_applied(bad: str, value: float) -> None:
-    """Fault matrix, row 26: also where the clamp would have hidden an infinite correction."""
+    """Also where the clamp would have hidden an infinite correction."""
     given, spec = batch(6), LearnerSpec(target_period=1000)
     hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     state = learner.init(jnp.zeros((STATES, ACTIONS)), spec, hyper)

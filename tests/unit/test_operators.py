@@ -101,12 +101,12 @@ def test_importance_sampling_solves_in_one_step() -> None:
     assert solved == pytest.approx(operators.q_pi(mdp, pi), abs=1e-11)
 
 
-# -- γ near 1 and at 1 (fault matrix, rows 9 and 19) ----------------------------------------------------------
+# -- γ near 1 and at 1 ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_gamma_close_to_one(size: str, request: pytest.FixtureRequest) -> None:
-    """Row 19: the residual is under 1e-8, or a warning says so."""
+    """The residual is under 1e-8, or a warning says so."""
     if size == "large":
         request.getfixturevalue("large")
     rng = np.random.default_rng(5)

@@ -170,7 +170,7 @@ def test_names() -> None:
     ["../../etc", "/etc/passwd", "..", ".", "a\nb", "a\x1b[31m", "a\0b", "..\\..\\c", "~", "-rf", "<b>", "$(x)"],
 )
 def test_names_are_harmless(env: str) -> None:
-    """Row 41: one part of a path, on one line, that is neither hidden nor taken for an option."""
+    """One part of a path, on one line, that is neither hidden nor taken for an option."""
     name = TrainSpec(env=env).name
     assert PurePath(name).parts == (name,)
     assert name.isprintable()

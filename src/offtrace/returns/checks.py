@@ -21,7 +21,7 @@ class UnsafeTraceWarning(UserWarning):
 
 
 def check(window: Window, trace: Any, *, tol: float) -> None:
-    """Refuses the first broken rule of a window (fault matrix, section A)."""
+    """Raise for the first broken rule of a window (`docs/reliability.md` lists them)."""
     xp, real = namespace(window.r), real_rows(window)
     _steps(window, real)
     check_actions(window)
