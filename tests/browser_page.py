@@ -7,7 +7,6 @@ import importlib.util
 import json
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,14 @@ OPTIONS = (
 )
 
 
-def write(folder: Path, results: Path, more: Sequence[Any] = ()) -> Path:
-    """Write a page of stored results, the theory and `more` sections; return its path."""
+def write(folder: Path, results: Path, *, with_theory: bool = True) -> Path:
+    """Write a page of stored results, and of the theory unless told otherwise; return its path."""
     from offtrace.report import folder as room
     from offtrace.verbs.report import theory
 
     found = studies(read([results]))
-    return room.write(folder, found, extra_sections=[theory(), *more], command="a test", formats=())
+    sections = [theory()] if with_theory else []
+    return room.write(folder, found, extra_sections=sections, command="a test", formats=())
 
 
 def emulate(browser: Any, *, width: int = 1400, scheme: str = "light") -> None:
