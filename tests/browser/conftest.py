@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One for all tests."""
+    """One browser for all tests."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, sorts, changes its colours, fits a phone, and asks nobody for anything."""
+"""The page in a real browser: it draws, sorts, changes colours, fits a phone, and makes no request."""
 
 import base64
 from pathlib import Path
@@ -42,7 +42,7 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [360, 1400])
-def test_it_draws_fits_and_asks_nobody(browser: Any, page: Path, width: int) -> None:
+def test_it_draws_fits_and_requests_nothing(browser: Any, page: Path, width: int) -> None:
     show(browser, page, width=width)
     marks = browser.execute_script(
         "return [...document.querySelectorAll('[data-chart]')].map(plot => [plot.dataset.chart, plot.dataset.state, "
@@ -106,14 +106,14 @@ def test_the_table_sorts(browser: Any, page: Path) -> None:
 
 
 def luminance(colour: str) -> float:
-    """Of "rgb(1, 2, 3)", as WCAG has it."""
+    """Return the luminance of a colour such as "rgb(1, 2, 3)", as WCAG defines it."""
     parts = [float(x) / 255 for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrasts(browser: Any) -> dict[str, float]:
-    """Of everything that is written, in charts too, against the page; the least for each colour."""
+    """Return the lowest contrast of each text colour against the page, charts included."""
     ground = luminance(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
     colours = browser.execute_script(
         """const seen = {};

@@ -16,12 +16,12 @@ Value = Callable[[Spec, Report], float]
 
 
 class Case(NamedTuple):
-    """A sweep: its runs, and what a tick of a run returned."""
+    """A sweep: its runs, and the mean return of each tick."""
 
     value: Value
     wanted: tuple[dict[str, Any], ...] = tuple(sweep_results.specs(GAMES))
     telemetry: Mapping[str, float] = {}
-    """By measure: what is put in the place of every other tick's."""
+    """By measure: the value that replaces that of every second tick."""
     ticks: int = 25
 
     def reports(self, spec: Spec) -> list[Report]:
@@ -46,12 +46,12 @@ def outlier(spec: Spec, report: Report) -> float:
 
 
 def broken(spec: Spec, report: Report) -> float:
-    """One run of a cell, from its middle on."""
+    """NaN in one seed of one algorithm, from the middle of the run."""
     return NAN if spec["seed"] == 2 and spec["trace"] == "tree_backup" and report.tick > 12 else report.episode_return
 
 
 def mixed(spec: Spec, report: Report) -> float:
-    """Each game has a trouble of its own."""
+    """A different kind of extreme values in each game."""
     return MIXTURE[spec["env"]](spec, report)
 
 
@@ -95,7 +95,7 @@ def store(path: Path, name: str) -> Path:
 
 
 def charts() -> dict[str, Any]:
-    """By name: charts of numbers that no statistic should ever be, as they once were."""
+    """Return charts by name, with numbers that no statistic should have; earlier versions drew such charts."""
     from offtrace.report.charts import average_by_lambda_chart
     from offtrace.report.opening import Point, lambda_panel
 

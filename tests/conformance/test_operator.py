@@ -31,7 +31,7 @@ def in_torch(trace: ot.Trace, arguments: dict) -> np.ndarray:
 
 
 def in_torch_differentiable(trace: ot.Trace, arguments: dict) -> np.ndarray:
-    """The path that keeps the gradient, which is other code."""
+    """The differentiable path, which is separate code."""
     tensors = {k: torch.from_numpy(v) for k, v in arguments.items()}
     tensors["r"].requires_grad_()
     out = ot.targets(**tensors, trace=trace, stop_gradient=False)
@@ -89,7 +89,7 @@ def joined_window(mode: str, dtype: str, seed: int = 0) -> dict[str, np.ndarray]
 
 @functools.cache
 def double_sum(name: str, mode: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """The answer for a window, once for all libraries."""
+    """Return the targets by the double sum, computed once for all libraries."""
     return oracle.targets(name, LAMBDA, joined_window(mode, dtype))
 
 
@@ -199,7 +199,7 @@ def test_users_own_trace(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_users_own_trajectory_aware_trace(backend: str) -> None:
-    """A class with `next_beta` goes the long way round and comes out the same."""
+    """A class with `next_beta` takes the generic path and gives the same targets."""
 
     class Mine(ot.TrajectoryAware):
         name = "mine"

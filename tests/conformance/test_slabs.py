@@ -201,8 +201,8 @@ def test_an_array_without_rows_is_refused(name: str) -> None:
             ot.targets(**w, trace=ot.Retrace(0.9), validate=validate)
 
 
-def test_what_may_not_be_written_to_is_not() -> None:
-    """Not even by a trace of the user's own; and the kernels serve it without being compiled again."""
+def test_read_only_arrays_are_not_written_to() -> None:
+    """Not even by a user's trace; and the kernels need not be compiled again for them."""
     w = window((7, 3, 2))
     expected = ot.targets(**w, trace=ot.Retrace(0.9))
     for value in w.values():
@@ -220,8 +220,8 @@ def test_what_may_not_be_written_to_is_not() -> None:
 
 
 @pytest.mark.parametrize("switch", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
-def test_under_a_magnifying_glass(switch: str, tmp_path: Path) -> None:
-    """Numba can be switched off, or told to check indices, to look at what a kernel does step by step."""
+def test_kernels_run_without_compiling_and_with_index_checks(switch: str, tmp_path: Path) -> None:
+    """Numba can be switched off or told to check indices, for debugging a kernel."""
     code = """
 import numpy as np, offtrace as ot
 q, pi = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept on disk until a file of their room changes."""
+"""Compiled kernels are kept on disk until a file of their package changes."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ CALL = "from outer import outer; print(outer(1), sum(outer.stats.cache_hits.valu
 
 
 def called(room: Path) -> list[int]:
-    """What the kernel gives, and how often it was found on disk."""
+    """Return the result of the kernel, and how often it was found on disk."""
     path = os.pathsep.join([str(room), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-c", CALL], env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Reports, their file, and what TensorBoard is told: what is written is what is read, also after a crash."""
+"""Reports, their file and TensorBoard events: what is written is read back, also after a crash."""
 
 import ast
 import inspect
@@ -31,7 +31,7 @@ REPORTS = {
 
 
 def same(one: object, other: object) -> bool:
-    """With nan equal to itself, and 1 not equal to 1.0."""
+    """Compare reports: nan equals nan, and 1 does not equal 1.0."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
@@ -126,7 +126,7 @@ def test_a_full_disk_is_an_error() -> None:
 
 
 def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
-    """Wherever it was torn."""
+    """At every place where it can be torn."""
     path = tmp_path / "progress.jsonl"
     telemetry.append(path, report(1))
     telemetry.append(path, report(2, events=("λ",)))
