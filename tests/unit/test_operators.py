@@ -242,8 +242,8 @@ def test_shortest_paths_against_all_policies() -> None:
 def cases() -> dict[str, FiniteMDP]:
     rng = np.random.default_rng(6)
     return {
-        "mixing": mdps.garnet(500, 3, 4, gamma=0.99, rng=rng),
-        "local": mdps.garnet(500, 3, 4, gamma=0.99, rng=rng, local=3),
+        "mixing": mdps.garnet(250, 3, 4, gamma=0.99, rng=rng),
+        "local": mdps.garnet(250, 3, 4, gamma=0.99, rng=rng, local=3),
         "ending": ending(rng, gamma=0.97, num_states=200),
         "walk": mdps.random_walk(99, gamma=0.999),
         "grid": mdps.grid_world((12, 12), gamma=0.995, slip=0.2),
