@@ -63,7 +63,7 @@ def jaxed(given: dict[str, np.ndarray]) -> dict[str, jnp.ndarray]:
     return {name: jnp.asarray(value) for name, value in given.items()}
 
 
-@pytest.fixture(params=range(3))
+@pytest.fixture(params=range(2))
 def given(request) -> dict[str, np.ndarray]:
     given = window(request.param)
     assert (given["discount"] == 0).any()
