@@ -54,8 +54,17 @@ def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+@each("name", list(WHOLE))
+def test_only_the_seed_and_the_ticks_between_evaluations_may_be_0(name: str) -> None:
+    if name in ("seed", "evaluation_ticks"):
+        assert getattr(TrainSpec("pocket/catch", **{name: 0}), name) == 0
+    else:
+        with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least 1 "):
+            TrainSpec("pocket/catch", **{name: 0})
+
+
 def test_every_field_has_a_rule() -> None:
-    """A field that is added must be added to the door, too."""
+    """A field that is added must be added to the input check, too."""
     ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "hidden_sizes", "options"}
     assert ruled == set(FIELDS)
 
