@@ -25,7 +25,7 @@ import offtrace as ot
 
 NUMPY, JAX, TORCH, GRAD = "numpy", "jax", "torch", "torch, differentiable"
 WAYS = (NUMPY, JAX, TORCH, GRAD)
-"""PyTorch counts twice: where a gradient is asked for, it runs other code and other checks."""
+"""PyTorch is listed twice: with a gradient it runs other code and other checks."""
 
 RETRACE = ot.Retrace(0.9)
 N, B, A = 6, 2, 3  # one shape for most tests, so that JAX compiles it once
@@ -33,11 +33,11 @@ NAN, INF = np.nan, np.inf
 
 
 class OwnTruncatedIS(ot.TruncatedIS):
-    """A trajectory-aware trace of a user's own: the same numbers as ours, by the code that takes any."""
+    """A user's trajectory-aware trace: the numbers of ours, computed by the generic code."""
 
 
 def own_tree_backup(*, pi_a: Any, **_: Any) -> Any:
-    """A user's plain function."""
+    """A user's function."""
     return 0.9 * pi_a
 
 
@@ -61,7 +61,7 @@ window = partial(windows.window, dtype="float32")  # the precision that most use
 
 
 def give(way: str, value: Any) -> Any:
-    """A NumPy array as the library has it; anything else (a list, say) as it is."""
+    """Convert a NumPy array to an array of the library; return anything else, such as a list, as it is."""
     if not isinstance(value, np.ndarray) or way == NUMPY:
         return value
     return jnp.asarray(value) if way == JAX else torch.from_numpy(value.copy())
@@ -94,7 +94,7 @@ def corrections(way: str, arrays: Arrays, **options: Any) -> np.ndarray:
 
 
 def overrides(arrays: Arrays) -> Arrays:
-    """What q, pi and a would give, as the arguments that replace it."""
+    """Return the arguments that replace `q`, `pi` and `a`, with the values that these would give."""
     values = (arrays["pi"] * arrays["q"]).sum(-1)[1:]
     return {
         "q_a": taken(arrays["q"], arrays["a"]),
@@ -105,7 +105,7 @@ def overrides(arrays: Arrays) -> Arrays:
 
 @contextlib.contextmanager
 def precision(way: str, dtype: str) -> Iterator[None]:
-    """JAX has float64 only where it is switched on."""
+    """Enable float64 in JAX where it is needed."""
     with jax.enable_x64(True) if way == JAX and dtype == "float64" else contextlib.nullcontext():
         yield
 
@@ -513,7 +513,7 @@ def test_q_of_illegal_actions_is_not_read(way: str, trace: Any, validate: bool) 
 
 
 def legal(w: Arrays) -> Arrays:
-    """The same, but neither π nor μ ever takes the last action."""
+    """Return the same window, but neither π nor μ ever takes the last action."""
     pi = w["pi"].copy()
     pi[..., 2] = 0
     return w | {"a": w["a"] % 2, "pi": pi / pi.sum(-1, keepdims=True)}
@@ -822,7 +822,7 @@ def cast(way: str, value: np.ndarray, dtype: str) -> Any:
 
 
 def exact_window() -> Arrays:
-    """Numbers that every dtype holds: nothing is lost in a cast."""
+    """Return a window of numbers that every dtype holds exactly."""
     w = window()
     rng = np.random.default_rng(1)
     w["q"] = rng.integers(0, 200, w["q"].shape).astype(np.float32)
@@ -855,7 +855,7 @@ def test_half_precision_does_not_overflow(way: str, dtype: str) -> None:
 @EVERY_WAY
 @each("dtype", HALF)
 def test_probabilities_in_half_precision_are_distributions(way: str, dtype: str) -> None:
-    """Rows of π rounded to half precision no longer sum to 1 within float32's rounding; they are no mistake."""
+    """Rows of π rounded to half precision no longer sum to 1 within float32's rounding; this is not an error."""
     w = window(num_actions=18)
     for name in ("pi", "mu_a"):
         w[name] = cast(way, w[name], dtype)
@@ -1070,7 +1070,7 @@ MODES = ["next-step", "same-step", "padding"]
 
 
 def episodes_apart(way: str, trace: Any, mode: str, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What each episode gets among others, and what it gets alone (from NumPy, for JAX: it compiles every length)."""
+    """Return the targets of each episode in a joined window, and alone (by NumPy for JAX, which would compile every length)."""
     case = oracle.joined(np.random.default_rng(3), batch=3, num_actions=4, mode=mode)
 
     def compute(way: str, arrays: Arrays) -> np.ndarray:
@@ -1102,7 +1102,7 @@ def test_joined_episodes_equal_each_alone_to_rounding_in_jax(mode: str) -> None:
 @pytest.mark.parametrize("way", [NUMPY, TORCH, GRAD])
 @BY_TRACE
 def test_invalid_values_of_a_neighbour_change_no_bit(way: str, trace: Any) -> None:
-    """Rubbish in another batch element may send a kernel another way; the bits must not tell."""
+    """Invalid values in another batch element may change the path of a kernel, but not one bit of this element."""
     w = window(num_actions=18)
     w["mask"] = np.ones((N, B), bool)
     right = targets(way, w, trace)[:, 0]
@@ -1138,7 +1138,7 @@ def test_invalid_numbers_after_the_end_change_nothing(way: str, trace: Any, name
     right = targets(way, w, trace, validate=False)[: LAST + 1]
     for value in (NAN, -INF, 0.0):
         bad = changed(w, name, slice(LAST + 1, None), value)
-        with np.errstate(all="ignore"):  # NumPy may say what it thinks of them
+        with np.errstate(all="ignore"):  # NumPy may warn of them
             out = targets(way, bad, trace, validate=False)
         np.testing.assert_array_equal(out[: LAST + 1], right)
 
@@ -1157,8 +1157,8 @@ def test_corrections_before_the_end_are_independent_of_what_follows(way: str, na
 @each("end", ["termination", "c = 0"])
 @each("last", [LAST, 700])
 def test_corrections_that_overflow_after_the_end_change_nothing(way: str, end: str, last: int) -> None:
-    """Every input is fine. After the end, or after an action with π(a|x) = 0, Δ grows beyond float32; before it
-    that is nobody's business."""
+    """Every input is valid. After the end, or after an action with π(a|x) = 0, Δ overflows float32; corrections
+    before it do not depend on that."""
     w = correction_arguments(LONG)
     w["discount"][last + 1 :] = 1
     if end == "termination":
@@ -1214,7 +1214,7 @@ def test_a_users_c_outside_its_bounds_is_warned_of_with_logarithms(way: str) -> 
 
 
 class Doubled(ot.Retrace):
-    """A user's class, made as ours are: it has a name, and theory knows nothing of it."""
+    """A user's subclass of a trace: it has a name, and nothing is known about its safety."""
 
     name = "doubled"
 
@@ -1231,7 +1231,7 @@ def test_a_users_class_outside_its_bounds_is_warned_of(way: str) -> None:
 @EVERY_WAY
 @BY_TRACE
 def test_traces_inside_their_bounds_do_not_warn(way: str, trace: Any) -> None:
-    """Ours never warn (the theory is known), nor does a user's that stays inside."""
+    """Traces of the library never warn, nor does a user's trace inside its bounds."""
     targets(way, unsafe_window(), trace)
     targets(way, unsafe_window(), lambda pi_a, mu_a: pi_a / mu_a)  # the bound itself, but for rounding
     targets(way, unsafe_window(), lambda pi_a, mu_a: 0 * pi_a + 1, validate=False)
@@ -1370,7 +1370,7 @@ def test_a_missing_argument_is_named(way: str, missing: str) -> None:
 
 
 class Clamped(torch.nn.Module):
-    """A user's network that has a name of its own; it is code for tensors."""
+    """A user's network with an attribute `name`; it takes tensors."""
 
     name = "clamped"
 
@@ -1438,7 +1438,7 @@ def test_jit_may_trace_nothing() -> None:
 
 
 def test_a_users_trace_works_inside_jit() -> None:
-    """c is unknown there, so nothing is said of it; outside it is known, although the user's c was traced once."""
+    """c is unknown inside jit, so there is no warning."""
     w = given(JAX, window())
     out = jax.jit(lambda arrays, k: ot.targets(**arrays, trace=lambda pi_a, mu_a: k * pi_a))(w, 0.9)
     np.testing.assert_allclose(out, targets(JAX, window(), own_tree_backup), rtol=1e-6)
@@ -1458,7 +1458,7 @@ def test_vmap_over_windows() -> None:
 
 
 def gradients(way: str, trace: Any) -> Callable[[Arrays], Arrays]:
-    """Of the sum of all targets, in what a network or an environment gives."""
+    """Return the gradient of the sum of all targets with respect to `q`, `pi`, `r` and `mu_a`."""
 
     def in_jax(free: Arrays, fixed: Arrays) -> Any:
         return ot.targets(**free, **fixed, trace=trace, stop_gradient=False).sum()
@@ -1540,7 +1540,7 @@ def test_arrays_may_be_memory_maps(tmp_path: Any) -> None:
 
 @each("name", ["r", "q", "mu_a"])
 def test_masked_arrays_of_numpy_are_refused(name: str) -> None:
-    """Its mask would be lost: refused, with the argument that takes one."""
+    """Its mask would be lost; the error names the argument `mask`."""
     w = window()
     hidden = np.ma.masked_array(w[name], mask=np.zeros(w[name].shape, bool))
     hidden[2, 1] = np.ma.masked
@@ -1549,7 +1549,7 @@ def test_masked_arrays_of_numpy_are_refused(name: str) -> None:
 
 
 def test_large_batches_are_split_over_threads() -> None:
-    """Large enough to be split; each part must land in its own place."""
+    """The batch is split over threads; each part must be written to its own place."""
     w = window(4, (60_000,), 6)
     out = targets(NUMPY, w)
     some = np.array([0, 1, 29_999, 30_000, 59_999])
@@ -1604,7 +1604,7 @@ def test_other_recursions_do_not_read_after_the_end(way: str, recursion: Callabl
 
 @EVERY_LIBRARY
 def test_c_trace_checks_mu(way: str) -> None:
-    """A mixture hides what is wrong with its parts."""
+    """A mixture can be valid although one of its policies is not."""
     w = {k: v for k, v in window().items() if k != "mu_a"}
     w["mu"] = np.full_like(w["pi"], 1 / A)
     for row, parts in (([-1e-3, 0.5, 0.501], ("-0.001",)), ([0.5, 0.5, 0.1], ("1.1",))):
