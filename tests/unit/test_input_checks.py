@@ -1070,7 +1070,10 @@ MODES = ["next-step", "same-step", "padding"]
 
 
 def episodes_apart(way: str, trace: Any, mode: str, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Return the targets of each episode in a joined window, and alone (by NumPy for JAX, which would compile every length)."""
+    """Yield the targets of each episode in a joined window, and alone.
+
+    Alone they are computed by NumPy for JAX, which would compile every length.
+    """
     case = oracle.joined(np.random.default_rng(3), batch=3, num_actions=4, mode=mode)
 
     def compute(way: str, arrays: Arrays) -> np.ndarray:
