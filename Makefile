@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test check format reproduce bench docs soak clean
+.PHONY: help install test quick check format reproduce bench docs soak clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -22,6 +22,14 @@ install: $(STAMP) ## make .venv with the tested versions
 
 test: check ## format, lint, types, then every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+QUICK := $(addprefix tests/,conformance/test_operator.py $(addprefix unit/test_,structure.py docs.py input_checks.py \
+  model_input_checks.py traces.py policies.py mdp.py safety.py spec.py scores.py statistics.py tables.py \
+  checkpoints.py store.py files.py telemetry.py display.py))
+
+quick: $(STAMP) ## lint, and in about a minute the tests that compile no JAX program
+	$(BIN)/ruff check --quiet .
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -k "not jax and not million" $(QUICK)
 
 check: $(STAMP) ## format, lint, types
 	$(BIN)/ruff format --check .

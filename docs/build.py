@@ -17,6 +17,7 @@ PAGES = {
     "statistics": "docs/statistics.md",
     "doctor": "docs/doctor.md",
     "deviations": "docs/deviations.md",
+    "reliability": "docs/reliability.md",
     "changelog": "CHANGELOG.md",
 }
 

@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Settings of all tests."""
 
 import os
 import signal
@@ -9,8 +9,10 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Most of the time is XLA's, so it compiles with less care, and keeps what it compiled beside pytest's own cache,
-    for other processes and for the next run of the tests. Whoever sets these variables is not overruled.
+    """Make XLA compile faster, since compiling takes most of the time of these tests.
+
+    It optimises less, and caches programs beside pytest's own cache, for other processes and later runs. Variables
+    that are already set keep their values.
     """
     chosen = {
         "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
@@ -22,13 +24,13 @@ def pytest_configure(config: pytest.Config) -> None:
     }
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does so for what it runs in the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell sets it for commands in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled_programs_are_let_go() -> Generator[None]:
-    """XLA keeps every program that it compiled in maps of its own, and a process may have 65,530 of those."""
+    """Free compiled programs after each module: XLA maps memory per program, and a process may have 65,530 maps."""
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()

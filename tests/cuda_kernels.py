@@ -1,4 +1,4 @@
-"""The CUDA kernels in tests: on a GPU where there is one, and elsewhere as Triton interprets them, on the CPU."""
+"""The CUDA kernels in tests: on a GPU if there is one, otherwise on the CPU by Triton's interpreter."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ def load() -> ModuleType:
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Tensors on the CPU are treated as those of a GPU are, and infinities are nothing to warn of."""
+    """Send tensors on the CPU to the CUDA kernels, and ignore floating-point warnings of the interpreter."""
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")

@@ -1,5 +1,7 @@
-"""Windows to test with, and what the papers say of them, in plain Python: nothing here calls the code under test
-except the double sum, which is the paper's own line."""
+"""Windows and their targets by the formulas of the papers, in plain Python.
+
+Nothing here calls the code under test except `reference.double_sum`, which is the paper's Eq. 3 as printed.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -12,7 +14,7 @@ from offtrace.returns import reference
 
 
 class Step(NamedTuple):
-    """What is known at one step: numbers, and the rows of Q and π."""
+    """One step: λ, π(a|x), μ(a|x), the rows of Q and π, and the action."""
 
     lam: float
     pi: float

@@ -1,15 +1,15 @@
-"""The page in a real browser: it draws, sorts, changes its colours, fits a phone, and asks nobody for anything."""
+"""The page in a real browser: it draws, sorts, changes colours, fits a phone, and makes no request."""
 
 import base64
 from pathlib import Path
 from typing import Any
 
-import made_up
-import on_screen
+import browser_page
 import pytest
-from on_screen import complaints, cut_off, emulate, requests, show, until, wait_for_charts, write
+from browser_page import complaints, cut_off, emulate, requests, show, until, wait_for_charts, write
+from builders import sweep_results
 
-pytestmark = on_screen.NEEDED
+pytestmark = browser_page.NEEDED
 
 HOSTILE = (
     "<script>window.owned = 1</script>",
@@ -24,23 +24,25 @@ HOSTILE = (
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     games = ("made/alpha", "made/beta", "made/gamma_long_name")
-    return write(folder / "report", made_up.store(folder / "results.sqlite", made_up.specs(games)))
+    return write(folder / "report", sweep_results.store(folder / "results.sqlite", sweep_results.specs(games)))
 
 
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    wanted = made_up.specs(
+    wanted = sweep_results.specs(
         [f"made/{name}" for name in HOSTILE], traces=("retrace", *HOSTILE), lambdas=(1.0,), seeds=(0, 1)
     )
     wanted.append({"env": f"{HOSTILE[0]}/alone", "trace": "dqn", "lambda_": 0.0, "seed": 0})
     failing = {len(wanted) - 1: f"Traceback\nValueError: {HOSTILE[2]}"}
-    made = dict.fromkeys(made_up.MADE, HOSTILE[1])
-    return write(folder / "report", made_up.store(folder / "results.sqlite", wanted, failing=failing, made=made))
+    made = dict.fromkeys(sweep_results.MADE, HOSTILE[1])
+    return write(
+        folder / "report", sweep_results.store(folder / "results.sqlite", wanted, failing=failing, made=made)
+    )
 
 
 @pytest.mark.parametrize("width", [360, 1400])
-def test_it_draws_fits_and_asks_nobody(browser: Any, page: Path, width: int) -> None:
+def test_it_draws_fits_and_requests_nothing(browser: Any, page: Path, width: int) -> None:
     show(browser, page, width=width)
     marks = browser.execute_script(
         "return [...document.querySelectorAll('[data-chart]')].map(plot => [plot.dataset.chart, plot.dataset.state, "
@@ -104,14 +106,14 @@ def test_the_table_sorts(browser: Any, page: Path) -> None:
 
 
 def luminance(colour: str) -> float:
-    """Of "rgb(1, 2, 3)", as WCAG has it."""
+    """Return the luminance of a colour such as "rgb(1, 2, 3)", as WCAG defines it."""
     parts = [float(x) / 255 for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrasts(browser: Any) -> dict[str, float]:
-    """Of everything that is written, in charts too, against the page; the least for each colour."""
+    """Return the lowest contrast of each text colour against the page, charts included."""
     ground = luminance(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
     colours = browser.execute_script(
         """const seen = {};

@@ -11,6 +11,8 @@ import cuda_kernels
 import numpy as np
 import pytest
 import torch
+from builders import windows
+from builders.windows import Arrays, with_ends, with_invalid_masked_rows
 
 import offtrace as ot
 from offtrace.returns import reference
@@ -27,28 +29,17 @@ SHAPES = {
     "longer than a tile": (300, 1, 2),
     "wider than a warp": (6, 2, 70),
 }
-by_trace = pytest.mark.parametrize("trace", FUSED, ids=lambda trace: trace.name)
-Window = dict[str, np.ndarray]
+CASES = [
+    *((ot.Retrace(0.9), shape) for shape in SHAPES),
+    *((trace, "a batch that fills no tile") for trace in FUSED if trace.name != "retrace"),
+]
+"""Every shape with Retrace; the other traces, which differ by one formula for c, with one shape."""
 
 
-def window(shape: tuple[int, int, int], *, seed: int = 0) -> Window:
-    """With ends: some steps terminate, some rows start an episode, some are no steps and hold anything."""
+def window(shape: tuple[int, int, int]) -> Arrays:
+    """Some steps terminate, some rows start an episode, and masked rows hold values that no step may have."""
     n, batch, actions = shape
-    rng = np.random.default_rng(seed)
-    reset, mask = rng.random((n, batch)) < 0.1, rng.random((n, batch)) < 0.9
-    discount = np.where(rng.random((n, batch)) < 0.1, 0, 0.9)
-    discount[:-1][reset[1:]] = 0
-    anything = np.where(mask, 0, rng.choice([NAN, INF, -7.0], (n, batch)))
-    return {
-        "q": rng.normal(size=(n + 1, batch, actions)),
-        "pi": rng.dirichlet(np.ones(actions), (n + 1, batch)),
-        "a": np.where(mask, rng.integers(actions, size=(n, batch)), 99),
-        "r": rng.normal(size=(n, batch)) + anything,
-        "discount": discount + anything,
-        "mu_a": rng.uniform(0.3, 1, (n, batch)) + anything,
-        "reset": reset,
-        "mask": mask,
-    }
+    return with_invalid_masked_rows(with_ends(windows.window(n, (batch,), actions, terminated=0.1)))
 
 
 @pytest.fixture(params=["one chunk", "chunks"])
@@ -66,11 +57,10 @@ def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_chunks")
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@by_trace
-def test_targets(trace: ot.Trace, shape: tuple[int, int, int]) -> None:
-    """What the compiled kernel of the CPU gives, which other tests hold against the paper's double sum."""
-    w = window(shape)
+@pytest.mark.parametrize(("trace", "shape"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_targets(trace: ot.Trace, shape: str) -> None:
+    """Equal to the compiled kernel of the CPU, which other tests compare with the paper's double sum."""
+    w = window(SHAPES[shape])
     expected = ot.targets(**w, trace=trace)
     for validate in (True, False):
         got = cuda_kernels.targets(trace, w, validate=validate)
@@ -107,18 +97,25 @@ def test_a_long_window_loses_nothing_to_rounding() -> None:
     np.testing.assert_array_max_ulp(got[:, 0], expected.astype(np.float32), maxulp=1)
 
 
-def broken(name: str, place: tuple[int, ...], value: float) -> Callable[[Window], None]:
-    def change(w: Window) -> None:
+def broken(name: str, place: tuple[int, ...], value: float) -> Callable[[Arrays], None]:
+    def change(w: Arrays) -> None:
         w[name][place] = value
 
     return change
 
 
-def cross(w: Window) -> None:
+def overflow(w: Arrays) -> None:
+    """Every value is finite, and so is π/μ = 10; its product with the TD error of row 5 is not."""
+    w["q"][5, 0] = 1.7e308
+    w["pi"][5, 0] = 1 / 3
+    w["mu_a"][5, 0] = 1 / 30
+
+
+def cross(w: Arrays) -> None:
     w["reset"][3, 1], w["discount"][2, 1] = True, 0.9
 
 
-FAULTS: dict[str, Callable[[Window], None]] = {
+FAULTS: dict[str, Callable[[Arrays], None]] = {
     "a reward that is no number": broken("r", (2, 1), NAN),
     "the first reward": broken("r", (0, 0), INF),
     "a discount above 1": broken("discount", (4, 1), 1.5),
@@ -138,15 +135,15 @@ FAULTS: dict[str, Callable[[Window], None]] = {
     "the first value": broken("q", (0, 0), INF),
     "the last value": broken("q", (6, 1), NAN),
     "a step into another episode": cross,
-    "targets that overflow": broken("q", (5, 0), 1e308 * np.array([1.7, 1.7, -1.7])),
+    "targets that overflow": overflow,
 }
 
 
-def plain() -> Window:
-    """Without ends."""
-    w, rng, steps = window((6, 2, 3)), np.random.default_rng(1), (6, 2)
-    w |= {"a": rng.integers(3, size=steps), "r": rng.normal(size=steps), "mu_a": rng.uniform(0.3, 1, steps)}
-    return w | {"discount": np.full(steps, 0.9), "reset": np.zeros(steps, bool), "mask": np.ones(steps, bool)}
+def plain() -> Arrays:
+    """No episode ends, and no row is masked."""
+    steps = (6, 2)
+    ends = {"reset": np.zeros(steps, bool), "mask": np.ones(steps, bool)}
+    return windows.window(6, (2,), 3, seed=1) | ends
 
 
 def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
@@ -156,7 +153,7 @@ def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_what_is_refused(fault: Callable[[Window], None]) -> None:
+def test_what_is_refused(fault: Callable[[Arrays], None]) -> None:
     """In the words of NumPy; without checks it is let pass, and nothing else is read."""
     w = plain()
     cuda_kernels.targets(ot.ImportanceSampling(1.0), w)

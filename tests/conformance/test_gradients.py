@@ -1,4 +1,4 @@
-"""Gradients in JAX and PyTorch against finite differences of NumPy's result, which no automatic rule has touched."""
+"""Gradients in JAX and PyTorch against finite differences of NumPy's results."""
 
 import dataclasses
 import functools
@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from builders import windows
+from builders.windows import Arrays
 
 import offtrace as ot
 from offtrace.returns import reference
@@ -184,7 +186,7 @@ def test_a_window_without_steps_has_empty_gradients(library, shape):
 
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
 def test_one_gradient_alone_is_the_one_among_all(ends):
-    """In torch only those that are wanted are computed."""
+    """PyTorch computes only the gradients that are asked for."""
     window = steps()
     every = gradients("torch", ot.corrections, window, ends)
     for name in STEPS:
@@ -234,7 +236,7 @@ def test_nothing_that_is_not_read_reaches_a_gradient(library):
 
 
 def test_torch_notices_an_input_that_changes_before_the_gradient_is_taken():
-    """Autograd refuses to use what was overwritten; a wrong gradient without a word would be worse."""
+    """Autograd raises if an input was overwritten; otherwise the gradient would be silently wrong."""
     window = steps(shape=(3,))
     given = {name: torch.tensor(value, requires_grad=name == "r") for name, value in window.items()}
     ot.corrections(**given).sum().backward()
@@ -254,18 +256,10 @@ def test_torch_notices_an_input_that_changes_before_the_gradient_is_taken():
 FLOATS = ("q", "r", "discount", "pi", "mu_a")
 
 
-def window(seed: int = 0, n: int = 4, num_actions: int = 3) -> dict[str, np.ndarray]:
+def window(seed: int = 0) -> Arrays:
     """Away from the corners of min(1, ρ), so that both sides of a difference are on one side of them."""
     rng = np.random.default_rng(seed)
-    pi = rng.dirichlet(np.full(num_actions, 2.0), size=(n + 1, 2))
-    return {
-        "q": rng.normal(size=(n + 1, 2, num_actions)),
-        "a": rng.integers(0, num_actions, (n, 2)),
-        "r": rng.normal(size=(n, 2)),
-        "discount": rng.uniform(0.5, 1, (n, 2)),
-        "pi": pi,
-        "mu_a": rng.uniform(0.1, 0.9, (n, 2)),
-    }
+    return windows.window(4, (2,), 3, seed=seed) | {"discount": rng.uniform(0.5, 1, (4, 2))}
 
 
 def assert_away_from_corners(given: dict[str, np.ndarray], lambda_: float) -> None:
@@ -295,7 +289,7 @@ def test_targets_are_differentiable_where_asked_for(library, mode, cls, ends):
 
 @pytest.mark.parametrize("cls", FIVE)
 def test_targets_pass_torchs_own_gradcheck(cls):
-    given = window(1)
+    given = window(5)
     assert_away_from_corners(given, 0.8)
     a = torch.tensor(given.pop("a"))
 
@@ -556,8 +550,8 @@ def test_torch_takes_lambdas_from_a_list_or_an_array_on_the_way_to_a_gradient(cl
 
 @pytest.mark.parametrize("stops", [True, False])
 @pytest.mark.parametrize("name", ["peng_targets", "n_step_targets", "vtrace_targets"])
-def test_the_sisters_stop_the_gradient_unless_asked(name: str, stops: bool) -> None:
-    """As `targets` does: a loss that swaps one for the other must not start to pull its target along."""
+def test_the_other_recursions_stop_the_gradient_unless_asked(name: str, stops: bool) -> None:
+    """As `targets` does: replacing one by the other in a loss must not add a gradient through the target."""
     r = torch.ones(3, dtype=torch.float64, requires_grad=True)
     given = {"r": r, "discount": torch.full((3,), 0.5, dtype=torch.float64)}
     half = torch.full((3,), 0.5, dtype=torch.float64)

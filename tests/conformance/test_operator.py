@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from loops import each
 
 import offtrace as ot
 from offtrace.returns import jax as returns_jax
@@ -30,7 +31,7 @@ def in_torch(trace: ot.Trace, arguments: dict) -> np.ndarray:
 
 
 def in_torch_differentiable(trace: ot.Trace, arguments: dict) -> np.ndarray:
-    """The path that keeps the gradient, which is other code."""
+    """The differentiable path, which is separate code."""
     tensors = {k: torch.from_numpy(v) for k, v in arguments.items()}
     tensors["r"].requires_grad_()
     out = ot.targets(**tensors, trace=trace, stop_gradient=False)
@@ -82,14 +83,14 @@ def cast(arguments: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
     return {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in arguments.items()}
 
 
-def window(mode: str, dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
+def joined_window(mode: str, dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
     return cast(oracle.joined(np.random.default_rng(seed), mode=mode, **SHAPE).arguments, dtype)
 
 
 @functools.cache
 def double_sum(name: str, mode: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """The answer for a window, once for all libraries."""
-    return oracle.targets(name, LAMBDA, window(mode, dtype))
+    """Return the targets by the double sum, computed once for all libraries."""
+    return oracle.targets(name, LAMBDA, joined_window(mode, dtype))
 
 
 @functools.cache
@@ -100,7 +101,9 @@ def in_one_program(backend: str, mode: str, dtype: str) -> dict[str, np.ndarray]
         return {name: ot.targets(**arrays, trace=trace) for name, trace in traces.items()}
 
     function = jax.vmap(every, in_axes=(1, None), out_axes=1) if backend == "jax.vmap" else every
-    found = jax.jit(function)(window(mode, dtype), {name: ot.as_trace(name, lambda_=LAMBDA) for name in ot.TRACES})
+    found = jax.jit(function)(
+        joined_window(mode, dtype), {name: ot.as_trace(name, lambda_=LAMBDA) for name in ot.TRACES}
+    )
     return {name: np.asarray(out) for name, out in found.items()}
 
 
@@ -109,14 +112,14 @@ def test_every_trace_has_an_oracle() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ot.TRACES)
+@each("name", list(ot.TRACES))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_equals_the_double_sum(backend: str, name: str, mode: str, dtype: str) -> None:
     expected, absolute = double_sum(name, mode, dtype)
     if backend in ("jax.jit", "jax.vmap"):
         got = in_one_program(backend, mode, dtype)[name]
     else:
-        got = BACKENDS[backend](ot.as_trace(name, lambda_=LAMBDA), window(mode, dtype))
+        got = BACKENDS[backend](ot.as_trace(name, lambda_=LAMBDA), joined_window(mode, dtype))
     assert got.dtype == dtype
     assert np.all(np.abs(got - expected) <= TOLERANCE[dtype] * absolute), np.abs(got - expected).max()
 
@@ -128,7 +131,7 @@ def test_equals_the_double_sum(backend: str, name: str, mode: str, dtype: str) -
         ("jax", MODES[0]),
     ],
 )
-@pytest.mark.parametrize("name", ot.TRACES)
+@each("name", list(ot.TRACES))
 def test_joined_episodes_equal_each_alone(backend: str, name: str, mode: str, dtype: str) -> None:
     """Bit for bit, where the same code runs forwards from the same numbers; JAX adds in another order and may round.
 
@@ -151,11 +154,11 @@ def test_joined_episodes_equal_each_alone(backend: str, name: str, mode: str, dt
             assert np.all(np.abs(together[rows, b] - apart) <= TOLERANCE[dtype] * absolute[:, 0])
 
 
-@pytest.mark.parametrize("name", ot.TRACES)
+@each("name", list(ot.TRACES))
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_any_batch_axes(backend: str, name: str) -> None:
     """(n,), (n, B) and (n, B, C) hold the same windows."""
-    arguments = window("next-step", "float32")
+    arguments = joined_window("next-step", "float32")
     trace = ot.as_trace(name, lambda_=LAMBDA)
     flat = BACKENDS[backend](trace, arguments)
     pair = {k: np.stack([v, v[:, ::-1]], axis=2) for k, v in arguments.items()}
@@ -169,7 +172,7 @@ def test_any_batch_axes(backend: str, name: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_lambda_per_step(backend: str) -> None:
     """λ_t multiplies c_t: with λ 0 in row 3 nothing after it reaches the rows before."""
-    arguments = {k: v for k, v in window("next-step", "float32").items() if k not in ("reset", "mask")}
+    arguments = {k: v for k, v in joined_window("next-step", "float32").items() if k not in ("reset", "mask")}
     arguments["mu_a"] = np.nan_to_num(arguments["mu_a"], nan=0.5)
     arguments["r"] = np.nan_to_num(arguments["r"])
     arguments["a"] = np.abs(arguments["a"]) % 3 + 1
@@ -185,7 +188,7 @@ def test_lambda_per_step(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_users_own_trace(backend: str) -> None:
     """Any callable from π(a) and μ(a) to c."""
-    arguments = window("next-step", "float32")
+    arguments = joined_window("next-step", "float32")
 
     def halved(*, pi_a: ot.arrays.Array, mu_a: ot.arrays.Array) -> ot.arrays.Array:
         return 0.5 * ot.Retrace(1.0)(pi_a=pi_a, mu_a=mu_a)
@@ -196,7 +199,7 @@ def test_users_own_trace(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_users_own_trajectory_aware_trace(backend: str) -> None:
-    """A class with `next_beta` goes the long way round and comes out the same."""
+    """A class with `next_beta` takes the generic path and gives the same targets."""
 
     class Mine(ot.TrajectoryAware):
         name = "mine"
@@ -204,7 +207,7 @@ def test_users_own_trajectory_aware_trace(backend: str) -> None:
         def next_beta(self, xp, reach):
             return ot.RBIS.next_beta(self, xp, reach)
 
-    arguments = window("next-step", "float32")
+    arguments = joined_window("next-step", "float32")
     got = BACKENDS[backend](Mine(LAMBDA), arguments)
     expected, absolute = oracle.targets("rbis", LAMBDA, arguments)
     assert np.all(np.abs(got - expected) <= TOLERANCE["float32"] * absolute)
@@ -213,7 +216,7 @@ def test_users_own_trajectory_aware_trace(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_online_and_target_network(backend: str) -> None:
     """`q_a` from the online network, E_π Q from the target network: only δ's baseline changes."""
-    arguments = window("next-step", "float32")
+    arguments = joined_window("next-step", "float32")
     rng = np.random.default_rng(3)
     online = rng.normal(size=arguments["r"].shape).astype(np.float32)
     got = BACKENDS[backend](ot.Retrace(0.9), {**arguments, "q_a": online})
@@ -252,7 +255,7 @@ def test_continuous_actions(backend: str) -> None:
 
 def test_jax_scan_and_nested_transformations() -> None:
     """Inside `lax.scan`, under `vmap` over λ: equal to one call each."""
-    arguments = window("next-step", "float32")
+    arguments = joined_window("next-step", "float32")
     lambdas = jnp.array([0.0, 0.5, 1.0])
 
     def body(carry: jax.Array, lam: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import windows
+from builders.windows import Arrays, with_ends
 
 import offtrace as ot
 from offtrace import threads
@@ -31,27 +33,9 @@ FUSED = {
 }
 
 
-def window(shape: tuple[int, int, int], seed: int = 0) -> dict[str, np.ndarray]:
+def window(shape: tuple[int, int, int]) -> Arrays:
     n, batch, actions = shape
-    rng = np.random.default_rng(seed)
-    pi = rng.dirichlet(np.ones(actions), (n + 1, batch))
-    return {
-        "q": rng.normal(size=(n + 1, batch, actions)),
-        "pi": pi,
-        "a": rng.integers(actions, size=(n, batch)),
-        "r": rng.normal(size=(n, batch)),
-        "discount": np.where(rng.random((n, batch)) < 0.1, 0, 0.9),
-        "mu_a": rng.uniform(0.3, 1, (n, batch)),
-    }
-
-
-def ends(w: dict[str, np.ndarray], seed: int = 1) -> dict[str, np.ndarray]:
-    """Where an episode starts, the step before it has ended; some rows are no steps."""
-    rng = np.random.default_rng(seed)
-    reset, mask = rng.random(w["r"].shape) < 0.1, rng.random(w["r"].shape) < 0.9
-    discount = w["discount"].copy()
-    discount[:-1][reset[1:]] = 0
-    return w | {"discount": discount, "reset": reset, "mask": mask}
+    return windows.window(n, (batch,), actions, terminated=0.1)
 
 
 def recursion(w: dict[str, Any], name: str, lambda_: Any) -> np.ndarray:
@@ -92,7 +76,7 @@ def check(w: dict[str, Any], name: str, lambda_: Any, *, given: dict[str, Any] |
 @pytest.mark.parametrize("name", FUSED)
 def test_several_slabs(name: str, shape: tuple[int, int, int]) -> None:
     check(window(shape), name, 0.9)
-    check(ends(window(shape)), name, 0.9)
+    check(with_ends(window(shape)), name, 0.9)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -104,7 +88,7 @@ def test_in_float32(shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_lambda_for_each_step_or_row(shape: tuple[int, int, int]) -> None:
-    w, rng = ends(window(shape)), np.random.default_rng(2)
+    w, rng = with_ends(window(shape)), np.random.default_rng(2)
     for lambdas in (rng.random(shape[0]), rng.random(shape[:2])):
         check(w, "retrace", lambdas)
 
@@ -134,7 +118,7 @@ def test_rows_may_lie_anywhere(layout: Any, names: tuple[str, ...]) -> None:
 
 
 def test_threads_share_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = ends(window((6, 1000, 5)))
+    w = with_ends(window((6, 1000, 5)))
     alone = ot.targets(**w, trace=ot.Retrace(0.9))
     monkeypatch.setattr(threads, "WORTH_THREADS", 1)
     monkeypatch.setenv("OFFTRACE_NUM_THREADS", "5")
@@ -217,8 +201,8 @@ def test_an_array_without_rows_is_refused(name: str) -> None:
             ot.targets(**w, trace=ot.Retrace(0.9), validate=validate)
 
 
-def test_what_may_not_be_written_to_is_not() -> None:
-    """Not even by a trace of the user's own; and the kernels serve it without being compiled again."""
+def test_read_only_arrays_are_not_written_to() -> None:
+    """Not even by a user's trace; and the kernels need not be compiled again for them."""
     w = window((7, 3, 2))
     expected = ot.targets(**w, trace=ot.Retrace(0.9))
     for value in w.values():
@@ -236,8 +220,8 @@ def test_what_may_not_be_written_to_is_not() -> None:
 
 
 @pytest.mark.parametrize("switch", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
-def test_under_a_magnifying_glass(switch: str, tmp_path: Path) -> None:
-    """Numba can be switched off, or told to check indices, to look at what a kernel does step by step."""
+def test_kernels_run_without_compiling_and_with_index_checks(switch: str, tmp_path: Path) -> None:
+    """Numba can be switched off or told to check indices, for debugging a kernel."""
     code = """
 import numpy as np, offtrace as ot
 q, pi = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])

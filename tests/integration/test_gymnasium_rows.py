@@ -1,4 +1,4 @@
-"""Gymnasium environments as rows: against a plain loop in both autoreset modes, and every fault of part B."""
+"""Gymnasium environments as rows: a plain loop in both autoreset modes; faults of environments and workers."""
 
 import multiprocessing
 import os

@@ -32,18 +32,20 @@ def test_a_change_in_what_a_kernel_calls_is_seen(tmp_path: Path) -> None:
     assert called(tmp_path) == [30, 0]
 
 
-@pytest.mark.parametrize("left", [0, -1])
-@pytest.mark.parametrize("kind", ["nbi", "nbc"])
-def test_a_file_that_was_cut_short_is_made_again(tmp_path: Path, kind: str, left: int) -> None:
-    """The index or the code, of the kernel and of what it calls."""
+def test_a_file_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    """The index (nbi) or the code (nbc), of the kernel and of what it calls; emptied, or without its last byte."""
     (tmp_path / "outer.py").write_text(OUTER)
     (tmp_path / "inner.py").write_text(INNER.format(1))
     assert called(tmp_path) == [20, 0]
-    files = list(tmp_path.rglob(f"*.{kind}"))
-    assert files
-    for file in files:
-        file.write_bytes(file.read_bytes()[:left])
-    assert called(tmp_path) == [20, 0]
+    for kind in ("nbi", "nbc"):
+        for left in (0, -1):
+            files = list(tmp_path.rglob(f"*.{kind}"))
+            assert len(files) == 2
+            cut = {file: file.read_bytes()[:left] for file in files}
+            for file, content in cut.items():
+                file.write_bytes(content)
+            assert called(tmp_path) == [20, 0], (kind, left)
+            assert all(file.read_bytes() != content for file, content in cut.items()), (kind, left)
     assert called(tmp_path) == [20, 1]
 
 

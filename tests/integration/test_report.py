@@ -18,8 +18,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import made_up
 import pytest
+from builders import sweep_results
 from rich.console import Console
 
 from offtrace.agent.spec import TrainSpec, resolved, to_json
@@ -45,7 +45,7 @@ NO_FIGURES = ("--formats",)
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_up.store(tmp_path_factory.mktemp("results") / "results.sqlite", made_up.specs(**FEW))
+    return sweep_results.store(tmp_path_factory.mktemp("results") / "results.sqlite", sweep_results.specs(**FEW))
 
 
 def called(*arguments: object) -> int:
@@ -172,8 +172,10 @@ def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_two_sweeps_are_one_report(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A game and seeds from another file; a run that is in both counts once."""
-    more = made_up.specs(("made/alpha", "made/delta"), lambdas=(0.5, 1.0), seeds=(2, 3))
-    other = made_up.store(tmp_path / "more.sqlite", more, made={**made_up.MADE, "machine": "another desk"})
+    more = sweep_results.specs(("made/alpha", "made/delta"), lambdas=(0.5, 1.0), seeds=(2, 3))
+    other = sweep_results.store(
+        tmp_path / "more.sqlite", more, made={**sweep_results.MADE, "machine": "another desk"}
+    )
     assert called(results, other, "--output", tmp_path / "report", *NO_FIGURES) == 0
     assert capsys.readouterr().err == ""
     text = in_words(tmp_path / "report" / "index.html")
@@ -187,11 +189,11 @@ def test_two_sweeps_are_one_report(results: Path, tmp_path: Path, capsys: pytest
 
 
 def test_sweeps_that_contradict_each_other_are_told_of(results: Path, tmp_path: Path, capsys: Any) -> None:
-    spec = made_up.specs(**FEW)[0]
+    spec = sweep_results.specs(**FEW)[0]
     with Store(tmp_path / "other.sqlite") as store:
-        (run_id,) = store.register([spec], made_up.MADE)
+        (run_id,) = store.register([spec], sweep_results.MADE)
         store.claim(run_id, "me")
-        store.write(run_id, made_up.reports(spec, ticks=7))
+        store.write(run_id, sweep_results.reports(spec, ticks=7))
         store.finish(run_id, [1.0])
     assert called(results, tmp_path / "other.sqlite", "--output", tmp_path / "report", *NO_FIGURES) == 0
     assert "has other results" in capsys.readouterr().err
@@ -200,14 +202,14 @@ def test_sweeps_that_contradict_each_other_are_told_of(results: Path, tmp_path: 
 SWEEP = """
 import sys
 sys.path.insert(0, sys.argv[2])
-import made_up
+from builders import sweep_results
 from pathlib import Path
 from offtrace.experiments.store import Store
-wanted = made_up.specs(("made/alpha", "made/beta"), lambdas=(0.5, 1.0), seeds=(0, 1))
+wanted = sweep_results.specs(("made/alpha", "made/beta"), lambdas=(0.5, 1.0), seeds=(0, 1))
 with Store(Path(sys.argv[1])) as store:
-    for i, (run_id, spec) in enumerate(zip(store.register(wanted, made_up.MADE), wanted)):
+    for i, (run_id, spec) in enumerate(zip(store.register(wanted, sweep_results.MADE), wanted)):
         store.claim(run_id, "the sweep")
-        reports = made_up.reports(spec)
+        reports = sweep_results.reports(spec)
         for written in ([reports] if i < 15 else [[report] for report in reports]):
             store.write(run_id, written)
             report = written[-1]
@@ -223,7 +225,7 @@ with Store(Path(sys.argv[1])) as store:
 def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A process is in the middle of a run, with 15 of 28 done; then it writes on, and the next report has more."""
     path = tmp_path / "results.sqlite"
-    command = [sys.executable, "-c", textwrap.dedent(SWEEP), str(path), str(Path(made_up.__file__).parent)]
+    command = [sys.executable, "-c", textwrap.dedent(SWEEP), str(path), str(Path(sweep_results.__file__).parents[1])]
     sweep = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert sweep.stdin
@@ -248,9 +250,9 @@ def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_only_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = made_up.specs(("made/alpha",), lambdas=(1.0,), seeds=(0,))
+    wanted = sweep_results.specs(("made/alpha",), lambdas=(1.0,), seeds=(0,))
     failing = {i: f"Traceback:\n  line\nFloatingPointError: Q reached nan in run {i}\n" for i in range(len(wanted))}
-    path = made_up.store(tmp_path / "results.sqlite", wanted, failing=failing)
+    path = sweep_results.store(tmp_path / "results.sqlite", wanted, failing=failing)
     assert called(path, "--output", tmp_path / "report") == 0
     assert "0 of 4 runs are done, 4 failed." in capsys.readouterr().out
     text = in_words(tmp_path / "report" / "index.html")
@@ -264,14 +266,14 @@ def test_only_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_troubles_are_told_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A hundred runs that failed alike are one row, on the page and in the terminal; so is what runs noted."""
-    wanted = made_up.specs(("made/a",), lambdas=(1.0,), seeds=range(30))
+    wanted = sweep_results.specs(("made/a",), lambdas=(1.0,), seeds=range(30))
     failing = {i: f"OSError: no room in block {i}" for i in range(100)} | {100: "ValueError: other"}
 
     def told(spec: Mapping[str, Any]) -> list[Report]:
         event = f"|Q| reached {spec['seed']}.5, beyond any possible return of 10"
-        return [report._replace(events=(event,)) for report in made_up.reports(spec, ticks=2)]
+        return [report._replace(events=(event,)) for report in sweep_results.reports(spec, ticks=2)]
 
-    path = made_up.store(tmp_path / "results.sqlite", wanted, failing=failing, told=told)
+    path = sweep_results.store(tmp_path / "results.sqlite", wanted, failing=failing, told=told)
     runs = read([path])
     rows = {section.title: section.tables[0].rows for section in room._troubles(runs)}
     shown = {title: [[cell.text for cell in row[:2]] for row in found] for title, found in rows.items()}
@@ -288,8 +290,8 @@ def test_troubles_are_told_by_reason(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_runs_that_were_never_begun(tmp_path: Path) -> None:
-    wanted = made_up.specs(("made/alpha",), seeds=(0,))
-    path = made_up.store(tmp_path / "results.sqlite", wanted, unfinished=range(len(wanted)))
+    wanted = sweep_results.specs(("made/alpha",), seeds=(0,))
+    path = sweep_results.store(tmp_path / "results.sqlite", wanted, unfinished=range(len(wanted)))
     assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
     text = in_words(tmp_path / "report" / "index.html")
     assert "The sweep is not finished: 0 of 7 runs are in. Run it again to go on." in text
@@ -298,15 +300,15 @@ def test_runs_that_were_never_begun(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        made_up.specs(("made/alpha",), traces=("retrace",), seeds=(0,)),
-        made_up.specs(("made/alpha",), traces=("dqn",), seeds=(0, 1)),
-        made_up.specs(("made/alpha", "alone"), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0,)),
-        [*made_up.specs(("a/b",), seeds=(0,)), *made_up.specs(("a/c",), traces=("retrace",), seeds=(0,))],
+        sweep_results.specs(("made/alpha",), traces=("retrace",), seeds=(0,)),
+        sweep_results.specs(("made/alpha",), traces=("dqn",), seeds=(0, 1)),
+        sweep_results.specs(("made/alpha", "alone"), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0,)),
+        [*sweep_results.specs(("a/b",), seeds=(0,)), *sweep_results.specs(("a/c",), traces=("retrace",), seeds=(0,))],
     ],
     ids=["one algorithm", "baseline only", "two suites, one seed", "incomplete games"],
 )
 def test_little_is_enough(tmp_path: Path, wanted: list[dict[str, Any]]) -> None:
-    path = made_up.store(tmp_path / "results.sqlite", wanted)
+    path = sweep_results.store(tmp_path / "results.sqlite", wanted)
     page = room.write(tmp_path / "report", studies(read([path])), formats=())
     assert "Nothing can be compared yet" not in in_words(page)
 
@@ -323,11 +325,11 @@ HOSTILE = (
 
 
 def test_hostile_names_stay_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = made_up.specs(
+    wanted = sweep_results.specs(
         [f"made/{name}" for name in HOSTILE], traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1)
     )
-    made = dict.fromkeys(made_up.MADE, "<b>bold</b>")
-    path = made_up.store(tmp_path / "in" / "results.sqlite", wanted, made=made)
+    made = dict.fromkeys(sweep_results.MADE, "<b>bold</b>")
+    path = sweep_results.store(tmp_path / "in" / "results.sqlite", wanted, made=made)
     before = files(tmp_path)
     assert called(path, "--output", tmp_path / "report", "--formats", "svg") == 0
     assert all(name.startswith("report/") for name in files(tmp_path) - before)
@@ -372,7 +374,9 @@ def forged_specs(seed: int) -> Iterator[dict[str, Any]]:
 
 def test_forged_specs_are_refused_or_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With checksums that fit: a refusal that names the file and the run, or tables. Now and then, the whole page."""
-    path = made_up.store(tmp_path / "results.sqlite", made_up.specs(("made/a",), traces=("retrace",), seeds=(0, 1)))
+    path = sweep_results.store(
+        tmp_path / "results.sqlite", sweep_results.specs(("made/a",), traces=("retrace",), seeds=(0, 1))
+    )
     refused = shown = 0
     for number, forged in enumerate(forged_specs(0)):
         with Store(path) as store, closing(sqlite3.connect(path)) as connection:
@@ -400,7 +404,9 @@ def test_forged_specs_are_refused_or_shown(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "7", '"x"', "{", "", '{"env": NaN}', '{"seed": 1e999}'])
 def test_what_is_no_spec_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
-    path = made_up.store(tmp_path / "results.sqlite", made_up.specs(("made/a",), traces=("retrace",), seeds=(0,)))
+    path = sweep_results.store(
+        tmp_path / "results.sqlite", sweep_results.specs(("made/a",), traces=("retrace",), seeds=(0,))
+    )
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE runs SET spec = ? WHERE id = 1", (text,))
     with Store(path) as store:
@@ -414,8 +420,8 @@ def test_what_is_no_spec_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> None:
-    wanted = made_up.specs(("made/alpha",), traces=("retrace", "dqn"), seeds=(0, 1))
-    found = studies(read([made_up.store(tmp_path / "results.sqlite", wanted)]))
+    wanted = sweep_results.specs(("made/alpha",), traces=("retrace", "dqn"), seeds=(0, 1))
+    found = studies(read([sweep_results.store(tmp_path / "results.sqlite", wanted)]))
     extra = Section("Extra", ["words"], charts={"extra": room.charts_of([_first_charts(found)])["made_by-lambda"]})
     room.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
     (tmp_path / "figures" / "mine.svg").write_text("mine")

@@ -1,6 +1,6 @@
-"""Runs from end to end: stopped, killed, damaged, refused, diverged (fault matrix, rows 20 to 22, 24, 26 to 36).
+"""Runs from end to end: stopped, killed, damaged, refused, diverged; `docs/reliability.md` lists what each gets.
 
-What goes on is compared to the last bit with what was never interrupted.
+A run that was resumed is compared to the last bit with one that was never interrupted.
 
 Compiling dominates, so compiled programs are kept in a folder that all runs of this module share, those in other
 processes too; and tests that are about files keep their program from one run to the next.
@@ -91,7 +91,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture(scope="module")
 def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
-    """One for each list of specs, with all that it has compiled; it holds nothing of a run."""
+    """Return the runtime of a list of specs, with its compiled programs; it holds no state of a run."""
     made: dict[str, Synchronous] = {}
     make = training.runtime_for
 
@@ -105,12 +105,12 @@ def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
 
 @pytest.fixture
 def compiled_once(runtimes: Callable[[Sequence[Plan]], Synchronous], monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what surrounds the program: a run that goes on finds it compiled."""
+    """Keep compiled programs between runs, for tests that are not about the program."""
     monkeypatch.setattr(training, "runtime_for", runtimes)
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Of everything that a run is: the last checkpoint array by array, and every file that has no times in it."""
+    """Return checksums of a whole run: each array of the last checkpoint, and every file without times in it."""
     found = checkpoints.load(folder)
     seen = {"number": str(found.number), "record": hashlib.sha256(json.dumps(found.record).encode()).hexdigest()}
     for name, array in found.arrays.items():
@@ -122,7 +122,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def after(num_ticks: int) -> Callable[[], bool]:
-    """Asked after every tick, and on the host after every step: True after so many."""
+    """Return a `stop` that is True at its `num_ticks`-th call; it is called after every tick, or step of a host."""
     left = iter(range(num_ticks - 1, -1, -1))
     return lambda: next(left) == 0
 
@@ -138,7 +138,7 @@ class Notes(Watcher):
 def test_what_does_not_fit_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Asked of a CPU's allocator, 120 GB are no error: the machine stands still."""
+    """The allocator of a CPU does not refuse 120 GB: the machine starts to swap and hangs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "available", lambda: 16e9)
     for env, changes in (
@@ -174,7 +174,7 @@ def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytes
     assert 500_000 < memory.available() < 1e15
 
 
-# -- stopped and resumed (row 30) ----------------------------------------------------------------------------
+# -- stopped and resumed --------------------------------------------------------------------------------------
 
 RUNS = [(env, trace) for env in ("pocket/catch", "CartPole-v1") for trace in ("retrace", "dqn")]
 """Each a program of its own. Traces with a λ have the same state, and are resumed together, as a population."""
@@ -196,7 +196,7 @@ def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path:
 
 
 def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path) -> None:
-    """Asked between any two of their steps: of a tick, of the evaluation, and of those that a resumed run repeats."""
+    """`stop` is called between steps: in a tick, in the evaluation, and while a resumed run repeats its actions."""
     mine = spec("CartPole-v1")
     train(mine, tmp_path, stop=after(19))
     found = checkpoints.load(tmp_path)
@@ -236,7 +236,7 @@ def test_a_stop_does_not_wait_for_a_long_tick(
 
 
 def test_population(whole: Whole, tmp_path: Path) -> None:
-    """Resumed as never stopped, and members as if they were alone: reports, returns, and all of their state."""
+    """A resumed population equals one that was never stopped, and its members equal single runs."""
     train(population(), tmp_path, stop=after(3))
     results = train(population(), tmp_path, resume=True)
     assert digest(tmp_path) == digest(whole("population"))
@@ -303,7 +303,7 @@ def test_evaluations_on_the_way_change_nothing(whole: Whole) -> None:
 
 
 def test_too_short_to_learn() -> None:
-    """A run without a single update is no run; the text has the names that a person can change."""
+    """A run must make at least one update; the error names the settings to change."""
     with pytest.raises(ValueError, match=r"`num_steps` must be more than the 40 .*`fill`.*got 40"):
         train(spec(num_steps=40))
     with pytest.raises(ValueError, match="`num_steps` must be more than the 68 "):
@@ -312,7 +312,7 @@ def test_too_short_to_learn() -> None:
         train(spec(replay_size=39))
 
 
-# -- killed (rows 29, 30) ------------------------------------------------------------------------------------
+# -- killed ---------------------------------------------------------------------------------------------------
 
 TRAINS = """
 import json, sys
@@ -349,7 +349,7 @@ def test_killed_at_any_moment(whole: Whole, tmp_path: Path) -> None:
     assert digest(tmp_path) == digest(folder)
 
 
-# -- files (rows 31 to 36) -----------------------------------------------------------------------------------
+# -- files ----------------------------------------------------------------------------------------------------
 
 
 def full(*_: object, **__: object) -> None:
@@ -358,7 +358,7 @@ def full(*_: object, **__: object) -> None:
 
 @pytest.mark.usefixtures("compiled_once")
 def test_disk_full(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a checkpoint, a report and the result are written: each time the last good state stays, and goes on."""
+    """While a checkpoint, a report or the result is written: the last good state stays and can be resumed."""
     real, num_writes = checkpoints._write, 0
 
     def partly(path: Path, pieces: Any) -> Any:
@@ -533,7 +533,7 @@ def test_spec_of_another_kind(text: str, tmp_path: Path) -> None:
 
 
 def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """The record of every checkpoint, with a checksum that fits."""
+    """Change the record of every checkpoint, and make its checksum fit."""
     for place in folder.glob("checkpoints/*/manifest.json"):
         content = disk.unsealed(place.read_bytes())
         del content["sha256"]
@@ -557,7 +557,7 @@ CHANGES = {
 
 @pytest.mark.usefixtures("compiled_once")
 def test_a_changed_spec_file_changes_nothing(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint says what the run is; also where the command leaves something open."""
+    """The spec in the checkpoint counts, also for options that the command omits."""
     train(spec(), tmp_path / "run", stop=after(3))
     file = tmp_path / "run" / "spec.json"
     changed = json.loads(file.read_text())
@@ -617,7 +617,7 @@ def test_a_changed_result_is_made_again(change: str, whole: Whole, tmp_path: Pat
 
 
 def test_a_finished_run_needs_no_checkpoints(whole: Whole, tmp_path: Path) -> None:
-    """Who removes them for room keeps the result; and without it, nothing calls itself finished."""
+    """Checkpoints may be removed to free space; without its result, a run is not finished."""
     folder = tmp_path / "run"
     shutil.copytree(whole("pocket/catch", "retrace"), folder)
     shutil.rmtree(folder / "checkpoints")
@@ -696,7 +696,7 @@ def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) 
 
 
 def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) -> None:
-    """Whatever its files say: consent comes from who calls (fault matrix, row 40)."""
+    """Whatever its files say: only the caller can allow an import."""
     mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
     train(mine, tmp_path, stop=after(4))
     del sys.modules["offtrace_faulty"], gymnasium.registry["Faulty-v0"]
@@ -708,7 +708,7 @@ def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) 
     assert "offtrace_faulty" in sys.modules
 
 
-# -- environments that break (rows 20 to 22) -----------------------------------------------------------------
+# -- environments that break ----------------------------------------------------------------------------------
 
 FAULTY = '''
 """Episodes of 7 steps; after 17 steps in all it does what the file FAULT says, if it is there."""
@@ -821,7 +821,7 @@ def test_an_environment_that_is_no_function_of_its_seed(
     assert {path.name for path in tmp_path.rglob("*")} == before
 
 
-# -- learning that breaks (rows 26 to 28) --------------------------------------------------------------------
+# -- learning that breaks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -845,7 +845,7 @@ def test_divergence_ends_a_run(
 
 
 def test_divergence_in_a_population(whole: Whole) -> None:
-    """The others go on, and do not notice."""
+    """The other members continue, and their results do not change."""
     results = train(population(step_size=1e30))
     assert any("updates were not applied" in event for event in results[1].reports[2].events)
     for i in (0, 2, 3):
@@ -861,7 +861,7 @@ def test_values_beyond_any_return() -> None:
 
 
 def test_values_that_are_not_finite() -> None:
-    """Also where no update has met them yet: such a state must never be saved."""
+    """Also before any update has used them: such a state must never be saved."""
     tick = SimpleNamespace(num_refused=np.array([0]))
     for value in (np.nan, np.inf):
         probe = SimpleNamespace(metrics=SimpleNamespace(largest_q=np.array([value])), largest_reward=np.array([1.0]))
@@ -896,7 +896,7 @@ def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "Lower `replay_size` (160)" in stderr
 
 
-# -- the command line (row 24) -------------------------------------------------------------------------------
+# -- the command line -----------------------------------------------------------------------------------------
 
 
 def arguments(given: TrainSpec, *more: str) -> list[str]:
@@ -941,7 +941,7 @@ def wait_for_ticks(process: subprocess.Popen[str], progress: Path, num_ticks: in
 def test_interrupted_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C, SIGTERM, a terminal that is closed, then to the end: the same as without."""
+    """Stopped by Ctrl-C, SIGTERM and a closed terminal, then resumed to the end: equal to a run without stops."""
     long = spec(num_steps=20_000)
     folder = tmp_path / "a run"
     num_ticks = 3
@@ -1087,7 +1087,7 @@ def test_without_tensorboard_nothing_is_left_behind(tmp_path: Path, monkeypatch:
 def test_resumed_without_what_can_be_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is as it was; what has a value of its own must be given, or is refused by name."""
+    """Options that are chosen by the environment keep their values; others must be given again, or are an error."""
     monkeypatch.chdir(tmp_path)
     train(spec(), "run", stop=after(2))
     chosen = TrainSpec(
@@ -1134,7 +1134,7 @@ print(len(jax.devices()), seen)
 
 
 def test_two_devices(whole: Whole, tmp_path: Path) -> None:
-    """Four members, two on each device, as on one."""
+    """Four members on two devices give the results of one device."""
     folder = whole("population")
     plans = json.loads((folder / "spec.json").read_text())["specs"]
     assert [from_json(plan) for plan in plans] == [resolved(one) for one in population()]

@@ -1,4 +1,4 @@
-"""The identities of the paper and of its successors, on windows that Hypothesis makes up.
+"""The identities of the paper and of its successors, on windows that Hypothesis generates.
 
 The windows hold what real ones do: terminations, resets, padding, actions that π never takes, illegal actions with
 −inf or NaN for a value, and garbage in everything that the contract says is never read.
@@ -33,7 +33,7 @@ few = settings(max_examples=30, deadline=None)
 
 
 def each(traces: Iterable[type[ot.Trace]]) -> Iterator[type[ot.Trace]]:
-    """One trace after the other on the same window, which takes longer to make up; a failure says which it was."""
+    """Return the traces one by one, for the same window: generating it takes longest. A failure names the trace."""
     for cls in traces:
         note(cls.__name__)
         yield cls
@@ -602,10 +602,10 @@ def test_c_trace_goes_from_retrace_to_on_policy_q_lambda(case, lambda_):
     np.testing.assert_array_equal(q_lambda, targets(case, ot.QLambda(lambda_), pi=case.mu))
 
 
-# --- sisters of the operator --------------------------------------------------------------------------------
+# --- other recursions ---------------------------------------------------------------------------------------
 
 # |r| ≤ 2, |Q| ≤ 10, γ ≤ 1 and at most 8 steps: no sum of absolute terms exceeds 8 · (2 + 2 · 10) = 176
-SISTERS = {"rtol": 0, "atol": 176 * ULPS * EPS}
+RECURSION_TOLERANCE = {"rtol": 0, "atol": 176 * ULPS * EPS}
 
 
 def continues(case: Case, t: int, b: tuple[int, ...]) -> bool:
@@ -636,7 +636,7 @@ def with_successors(draw) -> Case:
     return case._replace(expected_q=draw(integers(-40, 40, case.r.shape)) / 4)
 
 
-def sisters(case: Case) -> dict[str, np.ndarray | None]:
+def recursion_arguments(case: Case) -> dict[str, np.ndarray | None]:
     return {"r": case.r, "discount": case.discount, "expected_q": case.expected_q, **case.ends}
 
 
@@ -644,18 +644,24 @@ def sisters(case: Case) -> dict[str, np.ndarray | None]:
 @given(with_successors(), LAMBDAS)
 def test_peng_goes_from_one_step_to_the_uncorrected_return(case, lambda_):
     one_step = targets(case, ot.OneStep())
-    np.testing.assert_allclose(ot.peng_targets(**sisters(case), lambda_=0.0), one_step, **SISTERS)
-    to_the_end = ot.n_step_targets(**sisters(case), num_steps=max(len(case.r), 1))
-    np.testing.assert_allclose(ot.peng_targets(**sisters(case), lambda_=1.0), to_the_end, **SISTERS)
-    np.testing.assert_array_equal(ot.n_step_targets(**sisters(case), num_steps=100), to_the_end)
+    np.testing.assert_allclose(
+        ot.peng_targets(**recursion_arguments(case), lambda_=0.0), one_step, **RECURSION_TOLERANCE
+    )
+    to_the_end = ot.n_step_targets(**recursion_arguments(case), num_steps=max(len(case.r), 1))
+    np.testing.assert_allclose(
+        ot.peng_targets(**recursion_arguments(case), lambda_=1.0), to_the_end, **RECURSION_TOLERANCE
+    )
+    np.testing.assert_array_equal(ot.n_step_targets(**recursion_arguments(case), num_steps=100), to_the_end)
     want = uncorrected(case, case.expected_q, lambda_)
-    np.testing.assert_allclose(ot.peng_targets(**sisters(case), lambda_=lambda_), want, **SISTERS)
+    np.testing.assert_allclose(
+        ot.peng_targets(**recursion_arguments(case), lambda_=lambda_), want, **RECURSION_TOLERANCE
+    )
 
 
 @few
 @given(with_successors(), st.integers(1, 10))
 def test_an_n_step_return_is_the_sum_as_rainbow_prints_it(case, num_steps):
-    got = ot.n_step_targets(**sisters(case), num_steps=num_steps)
+    got = ot.n_step_targets(**recursion_arguments(case), num_steps=num_steps)
     want = np.zeros(case.r.shape)
     for b in np.ndindex(*case.r.shape[1:]):
         for start in range(len(case.r)):
@@ -669,9 +675,9 @@ def test_an_n_step_return_is_the_sum_as_rainbow_prints_it(case, num_steps):
                     break
                 t += 1
             want[(start, *b)] += reach * case.expected_q[(t, *b)]
-    np.testing.assert_allclose(got, want, **SISTERS)
+    np.testing.assert_allclose(got, want, **RECURSION_TOLERANCE)
     if num_steps == 1:
-        np.testing.assert_allclose(got, targets(case, ot.OneStep()), **SISTERS)
+        np.testing.assert_allclose(got, targets(case, ot.OneStep()), **RECURSION_TOLERANCE)
 
 
 SISTER = {
@@ -684,10 +690,12 @@ SISTER = {
 @pytest.mark.parametrize("sister", SISTER)
 @few
 @given(cases(illegal_actions=False))
-def test_the_sisters_read_no_more_than_the_operator_does(sister, case):
-    """Section 2 of the design, for them as for `targets`: garbage where the discount is 0 or the mask False."""
-    given_ = sisters(case) | ({"q": case.q, "pi": case.pi} if case.expected_q is None else {})
-    np.testing.assert_allclose(SISTER[sister](**given_), uncorrected(case, case.successors, 1.0), **SISTERS)
+def test_the_other_recursions_read_no_more_than_the_operator_does(sister, case):
+    """Values where the discount is 0 or the mask False may be anything, as for `targets`."""
+    given_ = recursion_arguments(case) | ({"q": case.q, "pi": case.pi} if case.expected_q is None else {})
+    np.testing.assert_allclose(
+        SISTER[sister](**given_), uncorrected(case, case.successors, 1.0), **RECURSION_TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("sister", ["targets", *SISTER])
@@ -723,7 +731,7 @@ def with_lambda(sister: str, library: str, lambda_) -> np.ndarray:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("sister", ["peng", "v_trace"])
-def test_the_sisters_take_one_lambda_per_step_in_every_form(sister, library):
+def test_the_other_recursions_take_one_lambda_per_step_in_every_form(sister, library):
     lambdas = [0.5, 0.25, 0.75, 1.0]
     want = with_lambda(sister, "numpy", np.repeat(np.array(lambdas)[:, None], 2, axis=1))
     for form in (lambdas, np.array(lambdas), LIBRARIES[library](np.array(lambdas))):
@@ -736,7 +744,7 @@ def test_the_sisters_take_one_lambda_per_step_in_every_form(sister, library):
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("sister", ["peng", "v_trace"])
 @pytest.mark.parametrize("shape", [(1,), (2,), (4, 1)])
-def test_the_sisters_refuse_lambdas_that_would_broadcast(sister, library, shape):
+def test_the_other_recursions_refuse_lambdas_that_would_broadcast(sister, library, shape):
     with pytest.raises(ValueError, match="`lambda_`"):
         with_lambda(sister, library, np.full(shape, 0.5))
 
@@ -755,9 +763,11 @@ def test_on_policy_v_trace_is_the_lambda_return(case, lambda_, data):
     want = uncorrected(case, next_v, lambda_)
     given_ = {"v": v, "next_v": next_v, "r": case.r, "discount": case.discount, "lambda_": lambda_, **case.ends}
     mu_a = case.mu_a
-    np.testing.assert_allclose(ot.vtrace_targets(**given_, pi_a=mu_a, mu_a=mu_a), want, **SISTERS)
+    np.testing.assert_allclose(ot.vtrace_targets(**given_, pi_a=mu_a, mu_a=mu_a), want, **RECURSION_TOLERANCE)
     higher = {"rho_bar": 3.0, "c_bar": 2.0}  # ρ = 1, so nothing is clipped
-    np.testing.assert_allclose(ot.vtrace_targets(**given_, pi_a=mu_a, mu_a=mu_a, **higher), want, **SISTERS)
+    np.testing.assert_allclose(
+        ot.vtrace_targets(**given_, pi_a=mu_a, mu_a=mu_a, **higher), want, **RECURSION_TOLERANCE
+    )
 
 
 @few
@@ -779,6 +789,6 @@ def test_on_policy_with_a_deterministic_policy_lambda_one_is_the_monte_carlo_ret
     for needs_q, window in ((False, case), (True, greedy)):
         want = uncorrected(window, window.successors, 1.0)
         given_ = {"q": window.q, "pi": window.pi, "r": window.r, "discount": discount, **window.ends}
-        np.testing.assert_allclose(ot.n_step_targets(**given_, num_steps=8), want, **SISTERS)
+        np.testing.assert_allclose(ot.n_step_targets(**given_, num_steps=8), want, **RECURSION_TOLERANCE)
         for cls in each(cls for cls in every if cls.needs_q == needs_q):
-            np.testing.assert_allclose(targets(window, cls(1.0)), want, **SISTERS)
+            np.testing.assert_allclose(targets(window, cls(1.0)), want, **RECURSION_TOLERANCE)

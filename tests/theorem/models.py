@@ -1,4 +1,4 @@
-"""MDPs to check the theorems on, and what the paper says of them: dense arrays, power series, lists of trajectories.
+"""MDPs for the theorems, and the paper's operators on them by dense arrays, power series and lists of trajectories.
 
 Nothing here calls the code under test; the coefficients are those of `oracle`, as their papers print them.
 """

@@ -12,7 +12,7 @@ from offtrace.mdp import FiniteMDP
 from offtrace.mdp.grids import grid_world
 from offtrace.mdp.textbook import chain, garnet
 
-SEEDS = range(5)
+SEEDS = range(3)
 ROBBINS_MONRO = online.StepSize(power=0.7)
 """Σ α = ∞ and Σ α² < ∞ wherever a pair is visited for ever."""
 

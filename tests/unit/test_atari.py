@@ -37,7 +37,7 @@ def test_the_games_are_those_of_table_3() -> None:
 
 @needs_ale
 def test_every_game_has_its_rom() -> None:
-    """Found, and of the right checksum."""
+    """The ROM is found, and its checksum is right."""
     from ale_py import roms
 
     for name in ATARI:
@@ -136,7 +136,7 @@ def test_defaults_are_of_the_papers_scale() -> None:
 
 
 class Moment(NamedTuple):
-    """What one row of one actor must be."""
+    """The expected row of one actor."""
 
     real: bool
     reward: int
@@ -149,7 +149,7 @@ class Moment(NamedTuple):
 
 
 def by_hand(game: str, seed: int, actions: np.ndarray) -> list[Moment]:
-    """ALE itself, four frames with each action, until the game is over; then a dummy row, and it begins anew."""
+    """Step ALE itself, four frames per action, until the game is over; then a dummy row and the next game."""
     import ale_py
     from ale_py import roms
 
@@ -212,7 +212,7 @@ def test_rows_are_the_emulators() -> None:
 
 @needs_ale
 def test_pixels_and_lives_are_those_of_ale_py() -> None:
-    """With its own signal of a lost life, and with starts that are drawn."""
+    """Compared with ale-py's own signal of a lost life, and with random starts."""
     from ale_py.vector_env import AtariVectorEnv
 
     theirs = AtariVectorEnv(
@@ -350,7 +350,7 @@ def plan(**changes: Any) -> Plan:
 
 @pytest.fixture(scope="module")
 def driven() -> Any:
-    """A host that has played some games, and the ticks of that."""
+    """A host that has played some games, its state and its tick."""
     host = Host(make(GAME, noop_max=0), [plan()])
     state = host.start()
     state, tick = host.advance(state, 700, learns=False)
@@ -360,7 +360,7 @@ def driven() -> Any:
 
 @needs_ale
 def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
-    """While the memory has clamped rewards."""
+    """The memory has clamped rewards."""
     _, state, tick = driven
     taken = np.stack(state.actions)
     games = [m for i in range(2) for m in by_hand("space_invaders", 7 + i, taken[:, i]) if m.over]
@@ -392,7 +392,7 @@ def test_the_memory_gives_back_what_the_actor_saw(driven: Any) -> None:
 
 @needs_ale
 def test_restored_is_the_same(driven: Any) -> None:
-    """In emulators started anew, brought there by their actions."""
+    """New emulators repeat the recorded actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
     other = Host(make(GAME, noop_max=0), [plan()])
@@ -430,7 +430,7 @@ def test_the_network_is_that_of_dqn() -> None:
 
 @needs_ale
 def test_training_from_end_to_end(tmp_path: Path) -> None:
-    """With a network that is compiled fast."""
+    """A small network keeps compiling short."""
     spec = TrainSpec(
         env="atari/pong",
         network="mlp",

@@ -48,7 +48,7 @@ folder = Path(sys.argv[1])
 
 
 def child(script: str, *args: Any, timeout: float = 60) -> str:
-    """Run in a process of its own, as forking this one, with all its threads, would not be safe."""
+    """Run in a separate process: forking this one, with all its threads, would not be safe."""
     command = [sys.executable, "-W", "error", "-c", COMMON + textwrap.dedent(script), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
@@ -412,7 +412,7 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
 
 
 def test_death_or_error_at_every_call(tmp_path: Path) -> None:
-    """Of each call that changes the disk: the k-th ends the process, or fails; then the first half of a write."""
+    """The k-th call that changes the disk ends the process or fails, for every k; then also after half a write."""
     out = child(
         """
         class File:
@@ -479,7 +479,7 @@ def test_death_or_error_at_every_call(tmp_path: Path) -> None:
 
 
 def test_the_order_of_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash of the machine, which no test can have, needs every sync before the rename, and one after it."""
+    """No test can crash the machine; surviving that needs every sync before the rename, and one after it."""
     two(tmp_path)
     calls: list[str] = []
 
@@ -876,7 +876,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_no_permission() -> None:
-    """As nobody, where this process is root, to whom everything is permitted."""
+    """Run as the user nobody if this process is root, who may write anywhere."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         for inner, mode in (("run", 0o555), ("good", 0o777), ("good/checkpoints", 0o555)):

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 
 import pytest
+from builders.reports import UNTRAINED, report
+from loops import each
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -15,7 +17,6 @@ from offtrace.cli.display_lines import LEVELS, sparkline
 from offtrace.cli.numbers import duration
 
 NAN, INF = math.nan, math.inf
-UNTRAINED = Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5)
 LABELS = ("Return", "Traces", "Off-policy", "Learner")
 
 
@@ -25,28 +26,6 @@ def _known_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-
-
-def report(tick: int, *, size: int = 1000, **changes: object) -> Report:
-    common = {
-        "tick": tick,
-        "num_steps": size * tick,
-        "num_updates": size * tick // 4,
-        "num_episodes": 8,
-        "episode_return": float(tick),
-        "episode_length": 40.0,
-        "epsilon": 0.1,
-        "step_size": 2.5e-4,
-        "loss": 0.03125,
-        "q": 8.5,
-        "c": 0.625,
-        "cut": 0.25,
-        "effective_length": 5.5,
-        "off_policy": 0.375,
-        "gradient": 0.125,
-        "off_policy_by_age": (0.0, 0.125, 0.25, 0.5, 1.0),
-    }
-    return Report(**(common | changes))
 
 
 class Clock:
@@ -110,7 +89,7 @@ def test_what_it_says_at_80_columns() -> None:
 
 
 def test_more_columns_say_more() -> None:
-    reports = [report(t, size=100) for t in range(1, 101)]
+    reports = [report(t, tick_size=100) for t in range(1, 101)]
     narrow, wide = (view(shown(width, reports)) for width in (80, 120))
     assert "gradient" in "\n".join(wide)
     curves = [next(line for line in lines if "▁" in line) for lines in (narrow, wide)]
@@ -122,8 +101,8 @@ EXTREMES = {
     "untrained": [UNTRAINED],
     "filled": [UNTRAINED, report(1, num_updates=0, loss=NAN)],
     "no episode": [report(1, num_episodes=0, episode_return=NAN, episode_length=NAN)],
-    "long": [report(t, size=10**8, num_episodes=10**7) for t in range(1, 11)],
-    "endless": [report(t, size=10**17) for t in range(1, 11)],
+    "long": [report(t, tick_size=10**8, num_episodes=10**7) for t in range(1, 11)],
+    "endless": [report(t, tick_size=10**17) for t in range(1, 11)],
     "low": [report(t, episode_return=-1e6 * t, evaluation=-123_456.789) for t in range(1, 11)],
     "diverged": [report(t, loss=1e38, q=-1.2345e38, gradient=INF, c=1e9, effective_length=1e12) for t in (1, 2)],
     "nan": [
@@ -138,9 +117,9 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 @pytest.mark.parametrize("reports", EXTREMES.values(), ids=EXTREMES)
-@pytest.mark.parametrize("total_steps", [0, 1, 10_000, 10**9, 10**18])
+@each("width", [20, 40, 80, 120, 200])
+@each("total_steps", [0, 1, 10_000, 10**9, 10**18])
 def test_never_wider_than_the_terminal(reports: list[Report], width: int, total_steps: int) -> None:
     display = shown(width, reports, total_steps)
     display.title, display.subtitle = "a long title " * 30, "漢字" * 100

@@ -1,6 +1,7 @@
-"""The pages that `make docs` builds: every link leads somewhere."""
+"""The pages that `make docs` builds: every link leads somewhere, and every test that they name exists."""
 
 import importlib.util
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -45,3 +46,21 @@ def test_every_link_and_anchor_of_the_pages_exists(tmp_path: Path) -> None:
                 lost.append(f"{name}: {link}")
     assert lost == []
     assert sum(len(page.links) for page in pages.values()) > 100
+
+
+def test_every_test_that_the_page_of_reliability_names_exists() -> None:
+    """A test is named alone below the line that names the file of its section, or together with its own file."""
+    root = BUILD.parents[1]
+    section = ""
+    missing = []
+    num_named = 0
+    for line in (root / "docs" / "reliability.md").read_text(encoding="utf-8").splitlines():
+        if named := re.search(r"in `(tests/\S+?\.py)` unless", line):
+            section = named[1]
+        for file, test in re.findall(r"`(?:(tests/\S+?\.py)::)?(test_\w+)`", line):
+            num_named += 1
+            source = root / (file or section)
+            if f"def {test}(" not in source.read_text(encoding="utf-8"):
+                missing.append(f"{file or section}::{test}")
+    assert missing == []
+    assert num_named > 80

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loops import each
 
 import offtrace as ot
 from offtrace.doctor import MISTAKES, Verdict, check, search
@@ -120,7 +121,7 @@ def reproduces(verdict: Verdict, names: tuple[str, ...], how: Reading) -> bool:
 # -- the reference behind it ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: w.name)
+@each("window", {window.name: window for window in WINDOWS})
 @pytest.mark.parametrize("name", [name for name in ot.TRACES if ot.TRACES[name].markov])
 def test_the_recursion_is_the_double_sum(window: Golden, name: str) -> None:
     """Plain Python against the paper's own line, which knows nothing of recursions."""

@@ -35,17 +35,17 @@ CLASSICS = {"CartPole-v1": CartPole(), "MountainCar-v0": MountainCar(), "Acrobot
 
 
 def rocking(observation: np.ndarray, action: int) -> int:
-    """Gets the car out of the valley: accelerate the way it goes."""
+    """Accelerate in the direction of the motion, which gets the car out of the valley."""
     return 2 if observation[1] >= 0 else 0
 
 
 def balancing(observation: np.ndarray, action: int) -> int:
-    """Keeps the pole up to the time limit, from most starts."""
+    """Keep the pole up until the time limit, from most starts."""
     return int(observation[2] + 0.3 * observation[3] + 0.02 * observation[0] + 0.1 * observation[1] > 0)
 
 
 def swinging(observation: np.ndarray, action: int) -> int:
-    """Reaches the line: torque with the lower link."""
+    """Apply torque in the direction of the lower link, which reaches the line."""
     return 2 if observation[5] < 0 else 0
 
 
@@ -212,12 +212,23 @@ def test_sizes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", MINATAR)
-def test_minatar_is_pgx_in_lockstep(name: str) -> None:
-    """Through `advance`, with its resets: pgx's own states, raw rewards, ends, and true last observations."""
+def test_minatar_has_the_shapes_of_pgx(name: str) -> None:
     pgx = pytest.importorskip("pgx")
     env, theirs = make(name), pgx.make(name.replace("/", "-"))
     assert theirs.sticky_action_prob == env.sticky == 0.1
-    assert jax.eval_shape(theirs.init, KEY).legal_action_mask.shape == (env.num_actions,)
+    start = jax.eval_shape(theirs.init, KEY)
+    assert start.legal_action_mask.shape == (env.num_actions,)
+    assert (start.observation.dtype, start.observation.shape) == (env.observation.dtype, env.observation.shape)
+
+
+@pytest.mark.parametrize("name", ["minatar/breakout", "minatar/freeway", "minatar/seaquest"])
+def test_minatar_is_pgx_in_lockstep(name: str) -> None:
+    """Through `advance`, with its resets: pgx's own states, raw rewards, ends, and true last observations.
+
+    One piece of code wraps every game, so three are enough: a short one, one with a time limit, and the largest.
+    """
+    pgx = pytest.importorskip("pgx")
+    env, theirs = make(name), pgx.make(name.replace("/", "-"))
 
     def both(carry: Any, action: Any) -> Any:
         actor, state = carry
@@ -439,7 +450,7 @@ def test_the_contract(name: str) -> None:
     ],
 )
 def test_unknown_names_get_close_ones(wrong: str, hint: str) -> None:
-    """One hint, whoever gives it."""
+    """The error has one hint."""
     with pytest.raises(ValueError) as refused:
         make(wrong)
     assert hint in str(refused.value)

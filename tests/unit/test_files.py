@@ -259,7 +259,7 @@ def test_broken_logs(tmp_path: Path, text: str) -> None:
 
 
 def test_a_header_that_declares_too_much_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
-    """Row 39 of the fault matrix; and zeros that unpack to far more than they are packed in."""
+    """Also zeros that unpack to far more than they are packed in."""
     path = tmp_path / "x.npy"
     for shape in ("(1000000000000,)", "(1000000000000, 0)"):
         path.write_bytes(

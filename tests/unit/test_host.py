@@ -81,7 +81,7 @@ def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
 
 
 def test_restored_is_the_same(driven: Any) -> None:
-    """In environments made anew, brought there by their actions."""
+    """New environments repeat the recorded actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
     other = Host(make("gymnasium/CartPole-v1"), [plan()])

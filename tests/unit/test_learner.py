@@ -106,7 +106,7 @@ def _float64():
 
 @pytest.mark.parametrize("clamp", [None, 0.5])
 def test_the_update_is_the_papers(clamp: float | None) -> None:
-    """By a trace of its own, and by its number among those that a population may have."""
+    """For a trace given as such, and by its number in a population."""
     params = np.random.default_rng(1).normal(size=(STATES, ACTIONS))
     given, spec = batch(), LearnerSpec(optimiser="rmsprop", clamp=clamp)
     traces = {name: ot.as_trace(name) if name == "one_step" else ot.as_trace(name, lambda_=0.8) for name in ot.TRACES}
@@ -260,7 +260,7 @@ def test_the_effective_length_ends_with_a_life() -> None:
 
 
 def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
-    """So says `Progress`, and so says `Report`."""
+    """As the fields of `Progress` and `Report` document it."""
     hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     params = jnp.asarray(np.random.default_rng(0).normal(size=(STATES, ACTIONS)))
     norms = []
@@ -274,7 +274,7 @@ def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
 @pytest.mark.parametrize("bad", ["params", "target_params"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_applied(bad: str, value: float) -> None:
-    """Fault matrix, row 26: also where the clamp would have hidden an infinite correction."""
+    """Also where the clamp would have hidden an infinite correction."""
     given, spec = batch(6), LearnerSpec(target_period=1000)
     hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     state = learner.init(jnp.zeros((STATES, ACTIONS)), spec, hyper)

@@ -1,4 +1,4 @@
-"""With what results are made: the commit only where it is known to be that of this source."""
+"""The provenance of results: the commit is recorded only if it is known to be that of this source."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A folder with a module; nobody keeps it."""
+    """A folder with a module, outside any repository."""
     folder = tmp_path / "tree" / "src" / "package"
     folder.mkdir(parents=True)
     (folder / "module.py").write_text("x = 1\n")
@@ -30,7 +30,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def commit(package: Path) -> str | None:
-    """Anew, as it is asked once a process."""
+    """Return the commit; a new process is needed, since it is read once per process."""
     commit_of.cache_clear()
     return commit_of(package)
 
@@ -55,7 +55,7 @@ def test_a_folder_without_git_has_no_commit(package: Path, monkeypatch: pytest.M
 
 @needs_git
 def test_changes_are_told(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the package, that is, and whatever the variables of a hook say."""
+    """Changes in the package, whatever a hook has set in the environment."""
     tree = package.parents[1]
     git(tree, "init", "--quiet")
     assert commit(package) is None
@@ -76,7 +76,7 @@ def test_changes_are_told(package: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @needs_git
 def test_a_repository_around_it_is_not_its_own(package: Path) -> None:
-    """As of somebody's project with a virtual environment in it."""
+    """For example a user's project with a virtual environment inside."""
     tree = package.parents[1]
     git(tree, "init", "--quiet")
     (tree / ".gitignore").write_text("src/\n")

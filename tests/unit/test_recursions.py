@@ -1,4 +1,4 @@
-"""The sisters of the operator: their precision, their arguments, their gradients, and whose λ a step's λ is."""
+"""Peng's Q(λ), n-step returns, V-trace and C-trace: precision, arguments, gradients, and one λ per step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +18,8 @@ HALF: dict[str, Any] = {"numpy": ml_dtypes.bfloat16, "jax": jnp.bfloat16, "torch
 EVERY_LIBRARY = pytest.mark.parametrize("way", MAKERS)
 
 
-def window() -> dict[str, np.ndarray]:
-    """Numbers that a bfloat16 has, as float64, so that what is lost is lost on the way."""
+def bfloat16_window() -> dict[str, np.ndarray]:
+    """A window in float64 whose numbers bfloat16 holds exactly: what is lost is lost in the computation."""
     rng = np.random.default_rng(0)
 
     def policy(shape: tuple[int, ...]) -> np.ndarray:
@@ -37,16 +37,16 @@ def window() -> dict[str, np.ndarray]:
 
 
 def chosen(*names: str) -> dict[str, np.ndarray]:
-    return {name: window()[name] for name in ("r", "discount", *names)}
+    return {name: bfloat16_window()[name] for name in ("r", "discount", *names)}
 
 
-SISTERS: dict[str, tuple[Callable[..., Any], dict[str, np.ndarray]]] = {
+RECURSIONS: dict[str, tuple[Callable[..., Any], dict[str, np.ndarray]]] = {
     "peng": (lambda **given: ot.peng_targets(**given, lambda_=0.9), chosen("q", "pi")),
     "n_step": (lambda **given: ot.n_step_targets(**given, num_steps=5), chosen("q", "pi")),
     "vtrace": (lambda **given: ot.vtrace_targets(**given, lambda_=0.9), chosen("v", "pi_a", "mu_a")),
     "c_trace": (lambda **given: ot.c_trace_targets(**given, alpha=0.7, lambda_=0.9), chosen("q", "pi", "mu", "a")),
 }
-EVERY_SISTER = pytest.mark.parametrize("name", SISTERS)
+EVERY_RECURSION = pytest.mark.parametrize("name", RECURSIONS)
 
 
 def made(way: str, given: dict[str, np.ndarray], dtype: Any) -> dict[str, Any]:
@@ -55,45 +55,45 @@ def made(way: str, given: dict[str, np.ndarray], dtype: Any) -> dict[str, Any]:
 
 
 @EVERY_LIBRARY
-@EVERY_SISTER
+@EVERY_RECURSION
 def test_half_precision_is_computed_in_float32(way: str, name: str) -> None:
     """Inputs that bfloat16 holds exactly: the result is off by a float32's rounding, not by a bfloat16's."""
-    sister, given = SISTERS[name]
-    right = sister(**given)
-    got = np.asarray(sister(**made(way, given, HALF[way])))
+    recursion, given = RECURSIONS[name]
+    right = recursion(**given)
+    got = np.asarray(recursion(**made(way, given, HALF[way])))
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, right, atol=1e-5)
 
 
 @EVERY_LIBRARY
-@EVERY_SISTER
+@EVERY_RECURSION
 def test_ends_may_be_lists(way: str, name: str) -> None:
-    sister, given = SISTERS[name]
+    recursion, given = RECURSIONS[name]
     reset, mask = np.zeros((N, B), dtype=bool), np.ones((N, B), dtype=bool)
     mask[-2:, 0] = False
     given = given | {"discount": np.where(reset | ~mask, 0, given["discount"])}
-    want = sister(**given, reset=reset, mask=mask)
-    got = sister(
+    want = recursion(**given, reset=reset, mask=mask)
+    got = recursion(
         **made(way, given, np.float32 if way != "torch" else torch.float32), reset=reset.tolist(), mask=mask.tolist()
     )
     np.testing.assert_allclose(np.asarray(got), want, atol=1e-5)
 
 
 @EVERY_LIBRARY
-@EVERY_SISTER
+@EVERY_RECURSION
 def test_everything_may_be_a_list(way: str, name: str) -> None:
     """One array says which library it is."""
-    sister, given = SISTERS[name]
+    recursion, given = RECURSIONS[name]
     lists = {key: value if key == "r" else value.tolist() for key, value in given.items()}
     lists["r"] = MAKERS[way](lists["r"])
-    np.testing.assert_allclose(np.asarray(sister(**lists)), sister(**given), atol=1e-5)
+    np.testing.assert_allclose(np.asarray(recursion(**lists)), recursion(**given), atol=1e-5)
 
 
 @pytest.mark.parametrize("validate", [True, False])
 @pytest.mark.parametrize("shape", [(A,), (1,), (N + 1, 1, 1)])
 def test_one_alpha_for_all(shape: tuple[int, ...], validate: bool) -> None:
     with pytest.raises(ValueError, match=r"`alpha` must be one number; got shape"):
-        ot.c_trace_targets(**SISTERS["c_trace"][1], alpha=np.full(shape, 0.5), validate=validate)
+        ot.c_trace_targets(**RECURSIONS["c_trace"][1], alpha=np.full(shape, 0.5), validate=validate)
 
 
 @pytest.mark.parametrize("logs", [False, True])
@@ -145,25 +145,25 @@ def test_whose_lambda_it_is(way: str) -> None:
     np.testing.assert_allclose(np.asarray(got), returns + v[:5], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("call", ["targets", *SISTERS])
+@pytest.mark.parametrize("call", ["targets", *RECURSIONS])
 @pytest.mark.parametrize(
     ("way", "remedy"), [("numpy", "mask.astype(bool)"), ("jax", "mask.astype(bool)"), ("torch", "mask.bool()")]
 )
 def test_a_float_mask_is_told_what_helps(way: str, remedy: str, call: str) -> None:
     """And the remedy is run, to see that the library has it."""
-    sister, given = SISTERS.get(
+    recursion, given = RECURSIONS.get(
         call, (lambda **given: ot.targets(**given, trace=ot.TreeBackup(0.9)), chosen("q", "pi", "a"))
     )
     arrays = made(way, given, None)
     mask = MAKERS[way](np.ones((N, B), dtype=np.float32))
     with pytest.raises(TypeError, match="`mask` must be boolean") as refusal:
-        sister(**arrays, mask=mask)
+        recursion(**arrays, mask=mask)
     assert f"`{remedy}`" in str(refusal.value)
     helped = mask.bool() if way == "torch" else mask.astype(bool)
-    np.testing.assert_allclose(np.asarray(sister(**arrays, mask=helped)), sister(**given), atol=1e-5)
+    np.testing.assert_allclose(np.asarray(recursion(**arrays, mask=helped)), recursion(**given), atol=1e-5)
 
 
 def test_a_list_of_numbers_for_a_mask_is_told_what_helps() -> None:
-    _, given = SISTERS["peng"]
+    _, given = RECURSIONS["peng"]
     with pytest.raises(TypeError, match=r"`np\.array\(mask, dtype=bool\)`"):
         ot.peng_targets(**given, mask=[[1] * B] * N)

@@ -273,7 +273,7 @@ def test_bytes_per_transition() -> None:
     assert sum(leaf.nbytes for leaf in leaves if leaf.ndim) / 30 == replay.bytes_per_transition(spec)
 
 
-# -- doors ---------------------------------------------------------------------------------------------------
+# -- input checks ---------------------------------------------------------------------------------------------
 
 SMALL = Spec(capacity=5, num_actors=2, shape=(3,), dtype="uint8")
 

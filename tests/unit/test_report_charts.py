@@ -7,10 +7,11 @@ import struct
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import hostile
 import numpy as np
 import pytest
 import vl_convert
+from builders import extreme_results
+from builders.reports import report
 
 from offtrace.agent.telemetry import Report
 from offtrace.experiments.results import studies
@@ -41,16 +42,13 @@ def words(chart) -> str:
     )
 
 
-def report(tick: int, *, steps: int = 1000, value: float = 1.0, episodes: int = 2, **measures: float) -> Report:
-    common = {"c": NAN, "cut": NAN, "effective_length": NAN, "off_policy": NAN} | measures
-    return Report(
-        tick, steps * tick, tick, episodes, value, 9.0, 0.1, 1e-3, 0.1, 1.0, *common.values(), 0.1, (NAN,) * 5
-    )
+NOT_MEASURED = {"c": NAN, "cut": NAN, "effective_length": NAN, "off_policy": NAN}
 
 
-def reports(values, **common) -> list[Report]:
-    """Tick 0 is the untrained agent."""
-    return [report(i, value=value, **common) for i, value in enumerate([NAN, *values])]
+def reports(values, *, steps: int = 1000, episodes: int = 2, **measures) -> list[Report]:
+    """Return one report per value; tick 0 is the untrained agent."""
+    fields = NOT_MEASURED | {"num_episodes": episodes} | measures
+    return [report(i, tick_size=steps, episode_return=value, **fields) for i, value in enumerate([NAN, *values])]
 
 
 def stored(game: str, trace: str, lambda_: float, seed: int, told, status: str = "done") -> StoredRun:
@@ -223,7 +221,8 @@ def test_learning_curves_need_runs_with_episodes(runs):
 
 
 def traced(values, **other) -> list[Report]:
-    return [report(i, c=value, cut=1 - value, **other) for i, value in enumerate([NAN, *values])]
+    fields = NOT_MEASURED | {"num_episodes": 2, "episode_return": 1.0} | other
+    return [report(i, **fields | {"c": value, "cut": 1 - value}) for i, value in enumerate([NAN, *values])]
 
 
 def test_telemetry_is_the_mean_of_games_whatever_their_runs():
@@ -299,42 +298,48 @@ def assert_as_large_as_asked_for(chart):
     assert spec["height"] < height <= spec["height"] + 220
 
 
-def charts_of(study):
-    """Those that can be drawn."""
+EVERY_CHART = ("broken", "huge", "tiny", "negative", "all together")
+"""Cases with extreme telemetry, or games that differ; the charts of measures and games of the others are alike."""
+
+
+def charts_of(study, *, every: bool):
+    """Return the charts that can be drawn: of every measure and game, or of the first ones."""
+    count = None if every else 1
     comparison, lambda_ = study.comparison, study.comparison.lambdas[-1]
     makers = [
         lambda: comparisons.score_distribution(comparison, lambda_),
         lambda: comparisons.average_by_lambda(comparison),
         lambda: comparisons.sensitivity(comparison),
         lambda: comparisons.profile(comparison, lambda_),
-        *(lambda m=measure: curves.telemetry(study, lambda_, m) for measure in curves.MEASURES),
+        *(lambda m=measure: curves.telemetry(study, lambda_, m) for measure in list(curves.MEASURES)[:count]),
     ]
-    for game, runs in study.curves(lambda_).items():
+    for game, runs in list(study.curves(lambda_).items())[:count]:
         makers.append(lambda game=game, runs=runs: curves.learning_curves(runs, title=game))
     for make in makers:
         with contextlib.suppress(ValueError):
             yield make()
 
 
-@pytest.mark.parametrize("name", hostile.CASES)
+@pytest.mark.parametrize("name", extreme_results.CASES)
 def test_pictures_of_whatever_results_are_as_large_as_asked_for(name, tmp_path):
-    [study] = studies(read([hostile.store(tmp_path / "results.sqlite", name)]))
-    drawn = list(charts_of(study))
-    assert len(drawn) >= 6
+    [study] = studies(read([extreme_results.store(tmp_path / "results.sqlite", name)]))
+    every = name in EVERY_CHART
+    drawn = list(charts_of(study, every=every))
+    assert len(drawn) >= (6 if every else 4)
     for chart in drawn:
         assert_as_large_as_asked_for(chart)
 
 
 def test_pictures_of_values_beyond_the_axis_are_as_large_as_asked_for():
     """Bars from −18 to 11 on an axis from 0 to 1 once made a picture of 20,000 pixels."""
-    for chart in hostile.charts().values():
+    for chart in extreme_results.charts().values():
         assert_as_large_as_asked_for(chart)
         png = vl_convert.vegalite_to_png(json.dumps(chart.to_dict()), scale=2)
         assert struct.unpack(">II", png[16:24]) == tuple(2 * round(size) for size in svg_size(chart))
 
 
 def test_tooltips_have_the_values_themselves():
-    rows = {row["algorithm"]: row for row in layer_rows(hostile.charts()["bars"], "rule")}
+    rows = {row["algorithm"]: row for row in layer_rows(extreme_results.charts()["bars"], "rule")}
     assert (rows["Retrace(λ)"]["low"], rows["Retrace(λ)"]["high"]) == (-18.0, 11.0)
     assert set(rows) == {"Retrace(λ)", "Q(λ)"}  # the others' ends are infinite, or not known
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import made_up
 import numpy as np
 import pytest
+from builders import sweep_results
 
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.results import Study, scores, studies
@@ -29,10 +29,10 @@ def spec(trace: str, lambda_: float, seed: int, *, env: str = "made/alpha", **mo
 def stored(path: Path, wanted: list[tuple[dict[str, Any], float]]) -> list[Study]:
     """Runs whose training score and evaluation are both what is given, the latter ten times as large."""
     with Store(path) as store:
-        ids = store.register([each for each, _ in wanted], made_up.MADE)
+        ids = store.register([each for each, _ in wanted], sweep_results.MADE)
         for run_id, (each, value) in zip(ids, wanted, strict=True):
             assert store.claim(run_id, "made up")
-            told = [report._replace(episode_return=value) for report in made_up.reports(each)]
+            told = [report._replace(episode_return=value) for report in sweep_results.reports(each)]
             store.write(run_id, told)
             store.finish(run_id, [9 * value, 11 * value])
     return studies(read([path]))
@@ -50,14 +50,16 @@ def diverging(path: Path, wanted: Sequence[Mapping[str, Any]], which: Sequence[i
     """Runs whose scores are 10, 11, …; those at these places diverge."""
     with Store(path) as store:
         for i, run_id in enumerate(store.register(wanted, {})):
-            store.write(run_id, [report._replace(episode_return=10.0 + i) for report in made_up.reports(wanted[i])])
+            store.write(
+                run_id, [report._replace(episode_return=10.0 + i) for report in sweep_results.reports(wanted[i])]
+            )
             store.finish(run_id, [10.0 + i], diverged="by step 7 Q is not finite" if i in which else None)
     return path
 
 
 def test_a_diverged_run_counts_as_the_worst_of_its_game(tmp_path: Path) -> None:
     """Whatever it scored itself, by every score; to leave it out would favour what fails."""
-    wanted = made_up.specs(("made/a",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1, 2))
+    wanted = sweep_results.specs(("made/a",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1, 2))
     [study] = studies(read([diverging(tmp_path / "results.sqlite", wanted, which=[2, 4])]))
     for stretch in ("final", "evaluation", "early", "area"):
         assert study.comparison.cell("a", "retrace", 1.0, stretch) == pytest.approx([10, 11, 10])
@@ -69,7 +71,7 @@ def test_a_diverged_run_counts_as_the_worst_of_its_game(tmp_path: Path) -> None:
 
 
 def test_a_game_that_nobody_finished_has_no_scores(tmp_path: Path) -> None:
-    wanted = made_up.specs(("made/a",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1))
+    wanted = sweep_results.specs(("made/a",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1))
     [study] = studies(read([diverging(tmp_path / "results.sqlite", wanted, which=range(4))]))
     assert study.comparison.games == ()
     assert study.num_by_status == {"diverged": 4}
@@ -77,7 +79,7 @@ def test_a_game_that_nobody_finished_has_no_scores(tmp_path: Path) -> None:
 
 def test_a_diverged_run_is_no_better_than_random_play(tmp_path: Path) -> None:
     """Where that is known: random play on the fork returns −1.598."""
-    wanted = made_up.specs(("mdp/fork",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1))
+    wanted = sweep_results.specs(("mdp/fork",), traces=("retrace", "dqn"), lambdas=(1.0,), seeds=(0, 1))
     [study] = studies(read([diverging(tmp_path / "results.sqlite", wanted, which=[0])]))
     assert study.comparison.cell("fork", "retrace", 1.0) == pytest.approx([-1.598, 11], abs=1e-3)
 
@@ -163,10 +165,10 @@ def small_world(path: Path, options: dict[str, Any] | None = None) -> Study:
                 usual = {"epsilon": 0.5, "target_epsilon": None if trace == "dqn" else 0.1, "options": options or {}}
                 wanted.append((spec(trace, lambda_, seed, env=env, **usual), random + z * (optimal - random)))
     with Store(path) as store:
-        ids = store.register([each for each, _ in wanted], made_up.MADE)
+        ids = store.register([each for each, _ in wanted], sweep_results.MADE)
         for run_id, (each, value) in zip(ids, wanted, strict=True):
             assert store.claim(run_id, "made up")
-            store.write(run_id, [report._replace(episode_return=value) for report in made_up.reports(each)])
+            store.write(run_id, [report._replace(episode_return=value) for report in sweep_results.reports(each)])
             store.finish(run_id, [value])
     (study,) = studies(read([path]))
     return study
@@ -222,6 +224,10 @@ def test_two_seeds_have_no_intervals_to_speak_of(tmp_path: Path) -> None:
 # -- what reviewers found ------------------------------------------------------------------------------------
 
 
+WRITTEN = ("baird_star", "random_walk", "chain", "fork")
+"""Without an exact scale, with one, and of the small world: a page of each kind is written."""
+
+
 @pytest.mark.parametrize("name", sorted(set(MDPS) - {"icu_sepsis"}))
 def test_every_mdp_can_be_reported(tmp_path: Path, name: str) -> None:
     """Those without an exact scale (γ = 1, nothing to gain) are compared on the scale of what was found."""
@@ -229,7 +235,8 @@ def test_every_mdp_can_be_reported(tmp_path: Path, name: str) -> None:
     (study,) = stored(tmp_path / "r.sqlite", wanted)
     assert study.comparison.name == ("The small world" if name in SMALL_WORLD else "MDPs")
     assert (study.comparison.anchors is None) == (name in ("baird_star", "random_walk"))
-    assert write(tmp_path / "page", [study], formats=()).exists()
+    if name in WRITTEN:
+        assert write(tmp_path / "page", [study], formats=()).exists()
 
 
 TWO = (("retrace", 1.0), ("dqn", 0.0))

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 import pytest
+from loops import each
 
 import offtrace as ot
 from offtrace.agent import spec as module
@@ -45,7 +46,7 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "rule"), WRONG, ids=[f"{name}={value!r}" for name, value, _ in WRONG])
+@each(("name", "value", "rule"), WRONG)
 def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be .*{rule}") as caught:
         TrainSpec(**{"env": "pocket/catch", name: value})
@@ -53,8 +54,17 @@ def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+@each("name", list(WHOLE))
+def test_only_the_seed_and_the_ticks_between_evaluations_may_be_0(name: str) -> None:
+    if name in ("seed", "evaluation_ticks"):
+        assert getattr(TrainSpec("pocket/catch", **{name: 0}), name) == 0
+    else:
+        with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least 1 "):
+            TrainSpec("pocket/catch", **{name: 0})
+
+
 def test_every_field_has_a_rule() -> None:
-    """A field that is added must be added to the door, too."""
+    """A field that is added must be added to the input check, too."""
     ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "trace", "hidden_sizes", "options"}
     assert ruled == set(FIELDS)
 
@@ -180,7 +190,7 @@ def test_names() -> None:
     ["../../etc", "/etc/passwd", "..", ".", "a\nb", "a\x1b[31m", "a\0b", "..\\..\\c", "~", "-rf", "<b>", "$(x)"],
 )
 def test_names_are_harmless(env: str) -> None:
-    """Row 41: one part of a path, on one line, that is neither hidden nor taken for an option."""
+    """One part of a path, on one line, that is neither hidden nor taken for an option."""
     name = TrainSpec(env=env).name
     assert PurePath(name).parts == (name,)
     assert name.isprintable()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.reports import UNTRAINED, report
 
 from offtrace.agent.telemetry import Report
 from offtrace.experiments import database as module
@@ -30,10 +31,6 @@ from offtrace.experiments.store import Store, StoredRun, fingerprint, read
 
 NAN, INF = math.nan, math.inf
 MADE = {"version": "0.1.0", "commit": "4e1c9ab", "machine": "a desk", "python": "3.11"}
-
-
-def report(tick: int, q: float = 8.5) -> Report:
-    return Report(tick, 64 * tick, 16 * tick, 2, -3.25, 41.0, 0.1, 2.5e-4, 0.03125, q, *[0.25] * 5, (0.0, 0.5))
 
 
 def spec(seed: int = 0, **changes: object) -> dict[str, Any]:
@@ -116,7 +113,7 @@ def only(store: Store, **where: Any) -> StoredRun:
 # -- round trips ---------------------------------------------------------------------------------------------
 
 REPORTS = [
-    Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5),
+    UNTRAINED,
     report(1),
     report(2)._replace(evaluation=12.5, off_policy_by_age=(0.5, INF, NAN)),
     report(3)._replace(events=("Q reached 1234", 'λ\n"quoted" \\ \x1b[31m \x00', "'; DROP TABLE runs; --")),
@@ -175,7 +172,7 @@ def test_a_checksum_is_of_every_number_and_of_nothing_else(path: Path) -> None:
         with Store(path.with_name(name)) as store:
             store.register([spec(seed=9)] if name == "b" else [], {"machine": name})
             (run_id,) = store.register([spec()], {"machine": name})
-            store.write(run_id, [report(0), report(1, q)])
+            store.write(run_id, [report(0), report(1, q=q)])
             store.finish(run_id, [value])
             sums.append(store.checksum(run_id))
     assert sums[0] == sums[1]
@@ -186,7 +183,7 @@ def test_a_resumed_run_replaces_what_it_repeats(store: Store) -> None:
     one, other = store.register([spec(0), spec(1)], {})
     store.write(one, [report(tick) for tick in range(10)])
     store.write(other, [report(tick) for tick in range(10)])
-    store.write(one, [report(6, 1.0), report(7, 2.0)])
+    store.write(one, [report(6, q=1.0), report(7, q=2.0)])
     store.write(one, [])
     runs = store.runs()
     assert [(r.tick, r.q) for r in runs[0].reports] == [*((tick, 8.5) for tick in range(6)), (6, 1.0), (7, 2.0)]
@@ -195,12 +192,12 @@ def test_a_resumed_run_replaces_what_it_repeats(store: Store) -> None:
 
 def test_several_runs_are_written_together_or_not_at_all(store: Store, path: Path) -> None:
     one, other = store.register([spec(0), spec(1)], {})
-    store.write_all({one: [report(0), report(1)], other: [report(0, 2.0)]})
+    store.write_all({one: [report(0), report(1)], other: [report(0, q=2.0)]})
     assert [[r.q for r in run.reports] for run in store.runs()] == [[8.5, 8.5], [2.0]]
     store.claim(other, "far away")
     forge(path, host="elsewhere", token="theirs")
     with pytest.raises(RuntimeError, match=f"run {other} of .* is claimed by 'far away'"):
-        store.write_all({one: [report(0, 1.0)], other: [report(0, 1.0)]})
+        store.write_all({one: [report(0, q=1.0)], other: [report(0, q=1.0)]})
     assert [[r.q for r in run.reports] for run in store.runs()] == [[8.5, 8.5], [2.0]]
 
 
@@ -310,7 +307,7 @@ def test_what_is_done_stays(store: Store) -> None:
     store.finish(run_id, [1.0])
     before = store.checksum(run_id)
     assert not store.claim(run_id, "me")
-    for call in (lambda: store.write(run_id, [report(0, 1.0)]), lambda: store.finish(run_id, [2.0])):
+    for call in (lambda: store.write(run_id, [report(0, q=1.0)]), lambda: store.finish(run_id, [2.0])):
         with pytest.raises(ValueError, match="is done"):
             call()
     with pytest.raises(ValueError, match="is done"):
@@ -684,7 +681,7 @@ def test_a_full_disk(store: Store, path: Path) -> None:
     before, pages = store.checksum(one), query(path, "PRAGMA page_count")[0][0]
     store._database.do(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(OSError, match="what was stored before is intact") as caught:
-        store.write(one, [report(tick, 1.0) for tick in range(10, 2000)])
+        store.write(one, [report(tick, q=1.0) for tick in range(10, 2000)])
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
     with pytest.raises(OSError, match="full"):
         store.finish(other, [0.5] * 5000)
@@ -692,7 +689,7 @@ def test_a_full_disk(store: Store, path: Path) -> None:
     assert only(store, seed=1).status == "missing"
     assert is_sound(path)
     store._database.do("PRAGMA max_page_count = 100000")
-    store.write(one, [report(tick, 1.0) for tick in range(10, 2000)])
+    store.write(one, [report(tick, q=1.0) for tick in range(10, 2000)])
     assert len(only(store, seed=0).reports) == 2000
 
 
@@ -775,7 +772,7 @@ def test_a_log_that_goes_while_a_file_is_opened() -> None:
 def test_how_far_a_run_is(store: Store) -> None:
     one, other = store.register([spec(0), spec(1)], {})
     store.write(one, [report(0), report(3)])
-    assert (store.num_steps(one), store.num_steps(other)) == (192, 0)
+    assert (store.num_steps(one), store.num_steps(other)) == (3000, 0)
 
 
 def test_a_reader_changes_nothing(path: Path) -> None:
@@ -902,7 +899,7 @@ FORGED = {
     "a λ in the spec": """UPDATE runs SET spec = replace(spec, '"lambda_":1.0', '"lambda_":0.5')""",
     "a return": "UPDATE evaluations SET return = 9e999 WHERE episode = 1",
     "a return that is gone": "DELETE FROM evaluations WHERE episode = 1",
-    "an episode's return": "UPDATE reports SET episode_return = 1 WHERE tick = 1",
+    "an episode's return": "UPDATE reports SET episode_return = 7 WHERE tick = 1",
     "a tick that is gone": "DELETE FROM reports WHERE tick = 1",
     "a status": "UPDATE runs SET status = 'failed'",
     "provenance": "UPDATE provenance SET version = '9'",
@@ -1053,7 +1050,7 @@ def test_settings(store: Store, path: Path) -> None:
 def filled(path: Path, *, seeds: range, q: float = 8.5, ticks: int = 2, done: bool = True) -> Path:
     with Store(path) as store:
         for run_id in store.register([spec(seed) for seed in seeds], {"machine": path.name}):
-            store.write(run_id, [report(tick, q) for tick in range(ticks)])
+            store.write(run_id, [report(tick, q=q) for tick in range(ticks)])
             if done:
                 store.finish(run_id, [1.0])
     return path

@@ -45,7 +45,7 @@ def settings(*, lambda_: float = 0.9, kind: str = "retrace", step_size: float = 
 
 
 def key(seed: int) -> jax.Array:
-    """Of a population of one."""
+    """Return the key of a population of one."""
     return jax.random.key(seed)[None]
 
 
@@ -57,7 +57,7 @@ def program(spec: ProgramSpec = SPEC) -> Program:
 
 @functools.cache
 def compiled(function: Any, spec: ProgramSpec = SPEC, **options: Any) -> Any:
-    """A function of `synchronous` for that program."""
+    """Return a function of `synchronous`, compiled for that program."""
     return jax.jit(functools.partial(function, program(spec), **options))
 
 
@@ -104,7 +104,7 @@ def same(one: object, other: object) -> bool:
 
 
 def first(tree: Any) -> Any:
-    """Of a population."""
+    """Return the first member of a population."""
     return jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, tree)
 
 

@@ -1,4 +1,4 @@
-"""Reports, their file, and what TensorBoard is told: what is written is what is read, also after a crash."""
+"""Reports, their file and TensorBoard events: what is written is read back, also after a crash."""
 
 import ast
 import inspect
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders.reports import UNTRAINED, report
 
 from offtrace.agent import disk, telemetry
 from offtrace.agent.telemetry import BY_AGE, COUNTS, SPEED, TAGS, Events, Report, from_row, to_row
@@ -18,31 +19,6 @@ from offtrace.agent.telemetry import BY_AGE, COUNTS, SPEED, TAGS, Events, Report
 NAN, INF = math.nan, math.inf
 
 
-def report(tick: int = 3, **changes: object) -> Report:
-    common = {
-        "tick": tick,
-        "num_steps": 4096 * tick,
-        "num_updates": 1024 * tick,
-        "num_episodes": 7,
-        "episode_return": -3.25,
-        "episode_length": 41.0,
-        "epsilon": 0.1,
-        "step_size": 2.5e-4,
-        "loss": 0.03125,
-        "q": 8.5,
-        "c": 0.625,
-        "cut": 0.25,
-        "effective_length": 5.5,
-        "off_policy": 0.375,
-        "gradient": 0.125,
-        "off_policy_by_age": (0.0, 0.125, 0.25, 0.5, 1.0),
-        "evaluation": None,
-        "events": (),
-    }
-    return Report(**(common | changes))
-
-
-UNTRAINED = Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5)
 REPORTS = {
     "plain": report(),
     "untrained": UNTRAINED,
@@ -55,7 +31,7 @@ REPORTS = {
 
 
 def same(one: object, other: object) -> bool:
-    """With nan equal to itself, and 1 not equal to 1.0."""
+    """Compare reports: nan equals nan, and 1 does not equal 1.0."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
@@ -150,7 +126,7 @@ def test_a_full_disk_is_an_error() -> None:
 
 
 def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
-    """Wherever it was torn."""
+    """At every place where it can be torn."""
     path = tmp_path / "progress.jsonl"
     telemetry.append(path, report(1))
     telemetry.append(path, report(2, events=("λ",)))
@@ -245,11 +221,13 @@ def test_tags(tmp_path: Path) -> None:
     for tag, (field, _) in TAGS.items():
         if field not in ("evaluation", "loss", *COUNTS):
             # the format holds single precision
-            assert found[tag] == [(4096 * tick, pytest.approx(getattr(report(), field), rel=1e-7)) for tick in (1, 2)]
-    assert found["learner/updates"] == [(4096, 1024), (8192, 2048)]
-    assert found["learner/loss"] == [(4096, 0.03125), (8192, INF)]
-    assert found["episode/evaluation"] == [(8192, 5.5)]
-    assert found[SPEED] == [(4096, 2048.0)]
+            assert found[tag] == [
+                (1000 * tick, pytest.approx(getattr(report(tick), field), rel=1e-7)) for tick in (1, 2)
+            ]
+    assert found["learner/updates"] == [(1000, 250), (2000, 500)]
+    assert found["learner/loss"] == [(1000, 0.03125), (2000, INF)]
+    assert found["episode/evaluation"] == [(2000, 5.5)]
+    assert found[SPEED] == [(1000, 2048.0)]
     assert [found[tag][0][1] for tag in ages] == [0.0, 0.125, 0.25, 0.5, 1.0]
     described = [value.metadata.summary_description for value in records(path)[1].summary.value]
     assert all(described)
@@ -276,15 +254,15 @@ def test_events_are_text(tmp_path: Path) -> None:
 def test_a_resumed_run_keeps_the_old_events(tmp_path: Path) -> None:
     """Also within the second in which they were written; TensorBoard forgets what came after the checkpoint."""
     pytest.importorskip("tensorboardX")
-    for tick, resumed_at in ((2, None), (2, 4096), (3, 8192)):
+    for tick, resumed_at in ((2, None), (2, 1000), (3, 2000)):
         events = Events(tmp_path, resumed_at=resumed_at)
         events.write(report(tick))
         events.close()
         events.close()
     paths = event_files(tmp_path)
-    assert [scalars(path)["learner/q"][0][0] for path in paths] == [8192, 8192, 12288]
+    assert [scalars(path)["learner/q"][0][0] for path in paths] == [2000, 2000, 3000]
     starts = [[event.step for event in records(path) if event.HasField("session_log")] for path in paths]
-    assert starts == [[], [4097], [8193]]
+    assert starts == [[], [1001], [2001]]
 
 
 def test_without_tensorboard_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

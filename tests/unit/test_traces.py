@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from loops import each
 
 import offtrace as ot
 
@@ -428,10 +429,8 @@ def test_the_signature_of_a_function_is_not_kept_alive():
 # --- parameters ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", ot.TRACES.values())
-@pytest.mark.parametrize(
-    ("bad", "text"), [(-0.1, "-0.1"), (1.1, "1.1"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")]
-)
+@each("cls", ot.TRACES)
+@each(("bad", "text"), [(-0.1, "-0.1"), (1.1, "1.1"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
 def test_lambda_outside_the_unit_interval_is_refused(cls, bad, text):
     with pytest.raises(ValueError, match=rf"`lambda_` of {cls.__name__} must be in \[0, 1\]; got {text}\.$"):
         cls(bad)
@@ -487,8 +486,8 @@ def test_the_other_parameters_are_checked(make, text):
 
 
 @pytest.mark.parametrize("library", MAKE)
-@pytest.mark.parametrize("shape", [(1,), (3,), (4, 1), (4, 2, 1)])
-@pytest.mark.parametrize("cls", [ot.Retrace, ot.Watkins, ot.RBIS])
+@each("shape", [(1,), (3,), (4, 1), (4, 2, 1)])
+@each("cls", [ot.Retrace, ot.Watkins, ot.RBIS])
 def test_lambdas_of_another_shape_than_the_steps_are_refused(cls, shape, library):
     """One of each kind of trace, r of shape (4, 2): nothing may broadcast."""
     make = MAKE[library]

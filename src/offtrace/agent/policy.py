@@ -92,7 +92,7 @@ def load_policy(
 
 
 def _with_consent(spec: Plan, allow_import: bool) -> Plan:
-    """The spec with the caller's word on imports, and not the file's (fault matrix, row 40)."""
+    """The spec with the caller's word on imports, and not the file's."""
     if ":" in spec.env and not allow_import:
         raise ValueError(
             f"`env` {spec.env!r} of this run imports a module, which runs its code. If you trust it, pass "

@@ -232,7 +232,7 @@ class Folder:
             return ()
 
     def _refuse_changes(self, saved: Saved, allow_changes: bool) -> None:
-        """Fault matrix, row 34."""
+        """Raise if the saved run was started with other specs or versions, unless changes are allowed."""
         if len(saved.specs) != len(self.specs):
             raise ValueError(f"`spec` must be {len(saved.specs)}, as in {self.path}; got {len(self.specs)}.")
         changes = []

@@ -121,7 +121,7 @@ def _reports(
 
 
 def _events(spec: Plan, max_return: float | None, tick: Any, probe: Any, i: int) -> tuple[str, ...]:
-    """What should not be: updates that were refused, values that no return can have (fault matrix, rows 26, 27)."""
+    """What should not be: updates that were refused, values that no return can have."""
     events = []
     refused = int(tick.num_refused[i])
     if refused:
@@ -276,7 +276,7 @@ def _save(loop: Loop, folder: Folder) -> None:
 
 @contextmanager
 def _saved_at_a_fault(loop: Loop, folder: Folder | None) -> Generator[None, None, None]:
-    """Fault matrix, row 20: what was done before an environment broke is kept."""
+    """Save what was done before an environment broke."""
     try:
         yield
     except (RuntimeError, TimeoutError) as error:
@@ -286,7 +286,7 @@ def _saved_at_a_fault(loop: Loop, folder: Folder | None) -> Generator[None, None
 
 
 def refuse_diverged(runtime: Runtime, reports: Sequence[Report]) -> None:
-    """Fault matrix, row 26: one agent alone ends there; in a population it is an event of its member."""
+    """Raise if the run has diverged: a single run ends there; in a population it is an event of its member."""
     if not any(NOT_FINITE in event for event in reports[0].events):
         return
     now, spec = reports[0], runtime.specs[0]
@@ -299,7 +299,7 @@ def refuse_diverged(runtime: Runtime, reports: Sequence[Report]) -> None:
 
 @contextmanager
 def _explained_memory(runtime: Runtime, path: Path | None) -> Generator[None, None, None]:
-    """Fault matrix, row 28: what to lower, instead of an allocator's table."""
+    """Say which settings to lower where an allocator runs out of memory."""
     try:
         yield
     except JaxRuntimeError as error:

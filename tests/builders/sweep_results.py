@@ -1,4 +1,4 @@
-"""A file of results as a sweep would have written it, without any training."""
+"""Files of results as a sweep writes them, without any training."""
 
 import math
 import random
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builders.reports import UNTRAINED
 from offtrace.agent.telemetry import Report
 from offtrace.experiments.store import Store
 
@@ -28,7 +29,7 @@ def specs(
     lambdas: Sequence[float] = (0.5, 1.0),
     seeds: Sequence[int] = (0, 1, 2),
 ) -> list[dict[str, Any]]:
-    """Of a grid; a baseline has no λ."""
+    """Return the specs of a grid; a baseline has no λ."""
     return [
         {"env": game, "trace": trace, "lambda_": lambda_, "seed": seed, "num_steps": 50_000}
         for game in games
@@ -39,13 +40,13 @@ def specs(
 
 
 def reports(spec: Mapping[str, Any], ticks: int = 25) -> list[Report]:
-    """A learning curve that rises to what the algorithm can, and falls for Q(λ) with a large λ."""
+    """Return a learning curve that rises to the skill of the algorithm, and less far for Q(λ) with a large λ."""
     rng = random.Random(repr(sorted(spec.items())))
     lambda_, trace = spec["lambda_"], spec["trace"]
     skill = SKILL.get(trace, 0.5) + 0.15 * lambda_ - (0.6 * lambda_ if trace == "q_lambda" and lambda_ > 0.5 else 0.0)
     scale = (1 + len(spec["env"]) % 3) * 10.0 ** (len(spec["env"]) % 4)
     c = {"retrace": 0.8, "tree_backup": 0.45, "q_lambda": 1.0}.get(trace, 0.0) * lambda_
-    found = [Report(0, 0, 0, 0, *[math.nan] * 2, 1.0, 2.5e-4, *[math.nan] * 7, (math.nan,) * 5)]
+    found = [UNTRAINED]
     for tick in range(1, ticks + 1):
         share = tick / ticks
         value = scale * (skill * (1 - math.exp(-4 * share)) + rng.gauss(0, 0.05))
@@ -81,9 +82,9 @@ def store(
     made: Mapping[str, Any] = MADE,
     told: Callable[[Mapping[str, Any]], Sequence[Report]] = reports,
 ) -> Path:
-    """Writes these runs. By their place in the list: `failing` with a text, `unfinished` never begun.
+    """Write these runs to a file of results. `told` returns the reports of a run.
 
-    `told` has the reports of a run.
+    By their place in the list: `failing` runs end with an error text, `unfinished` runs are never started.
     """
     wanted, failing = specs() if wanted is None else wanted, failing or {}
     with Store(path) as opened:

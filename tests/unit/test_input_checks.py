@@ -1,7 +1,7 @@
-"""Section A of the fault matrix, row by row: what bad, odd and enormous inputs get, from each array library.
+"""The input checks of `targets`, `corrections` and the traces, in each array library: wrong, unusual and huge inputs.
 
-A refusal is checked for its type, the argument in backticks, the value or the place, and the remedy where there is
-one; never for its whole sentence.
+An error is checked for its type and for what its text names: the argument in backticks, the value or the place, and
+the remedy; never for the whole sentence. `docs/reliability.md` lists what each kind of input gets.
 """
 
 import contextlib
@@ -16,25 +16,28 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from builders import windows
+from builders.windows import Arrays, changed, correction_arguments, taken
+from loops import each
+from refusals import refusal, says
 
 import offtrace as ot
 
 NUMPY, JAX, TORCH, GRAD = "numpy", "jax", "torch", "torch, differentiable"
 WAYS = (NUMPY, JAX, TORCH, GRAD)
-"""PyTorch counts twice: where a gradient is asked for, it runs other code and other checks."""
+"""PyTorch is listed twice: with a gradient it runs other code and other checks."""
 
 RETRACE = ot.Retrace(0.9)
 N, B, A = 6, 2, 3  # one shape for most tests, so that JAX compiles it once
 NAN, INF = np.nan, np.inf
-Arrays = dict[str, Any]
 
 
 class OwnTruncatedIS(ot.TruncatedIS):
-    """A trajectory-aware trace of a user's own: the same numbers as ours, by the code that takes any."""
+    """A user's trajectory-aware trace: the numbers of ours, computed by the generic code."""
 
 
 def own_tree_backup(*, pi_a: Any, **_: Any) -> Any:
-    """A user's plain function."""
+    """A user's function."""
     return 0.9 * pi_a
 
 
@@ -48,44 +51,17 @@ ONE_OF_EACH_PATH = {
 }
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 EVERY_LIBRARY = pytest.mark.parametrize("way", [NUMPY, JAX, TORCH])
-BY_TRACE = pytest.mark.parametrize("trace", EVERY_TRACE.values(), ids=EVERY_TRACE)
-BY_PATH = pytest.mark.parametrize("trace", ONE_OF_EACH_PATH.values(), ids=ONE_OF_EACH_PATH)
+BY_TRACE = each("trace", EVERY_TRACE)
+BY_PATH = each("trace", ONE_OF_EACH_PATH)
 
 
 # -- helpers --------------------------------------------------------------------------------------------------
 
-
-def window(
-    n: int = N, batch: tuple[int, ...] = (B,), num_actions: int = A, *, seed: int = 0, dtype: str = "float32"
-) -> Arrays:
-    """A window in which nothing is wrong; no episode ends in it."""
-    rng = np.random.default_rng(seed)
-    a = rng.integers(0, num_actions, (n, *batch))
-    pi = rng.dirichlet(np.ones(num_actions), (n + 1, *batch))
-    return {
-        "q": rng.normal(size=(n + 1, *batch, num_actions)).astype(dtype),
-        "a": a,
-        "r": rng.normal(size=(n, *batch)).astype(dtype),
-        "discount": np.full((n, *batch), 0.9, dtype),
-        "pi": pi.astype(dtype),
-        "mu_a": rng.uniform(0.1, 1.0, (n, *batch)).astype(dtype),
-    }
-
-
-def primitive(n: int = N, batch: tuple[int, ...] = (B,), *, seed: int = 0, dtype: str = "float32") -> Arrays:
-    """The arguments of `corrections`."""
-    rng = np.random.default_rng(seed)
-    names = ("q_a", "expected_q", "r", "c")
-    arrays = {name: rng.uniform(0, 1, (n, *batch)).astype(dtype) for name in names}
-    return arrays | {"discount": np.full((n, *batch), 0.9, dtype)}
-
-
-def taken(values: np.ndarray, a: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(values[: len(a)], a[..., None], -1)[..., 0]
+window = partial(windows.window, dtype="float32")  # the precision that most users have
 
 
 def give(way: str, value: Any) -> Any:
-    """A NumPy array as the library has it; anything else (a list, say) as it is."""
+    """Convert a NumPy array to an array of the library; return anything else, such as a list, as it is."""
     if not isinstance(value, np.ndarray) or way == NUMPY:
         return value
     return jnp.asarray(value) if way == JAX else torch.from_numpy(value.copy())
@@ -117,28 +93,8 @@ def corrections(way: str, arrays: Arrays, **options: Any) -> np.ndarray:
     return take(ot.corrections(**given(way, arrays), **options))
 
 
-def refusal(call: Callable, *args: Any, error: type[Exception] = ValueError, **options: Any) -> str:
-    """The text of a refusal; any other exception, or a warning, fails the test."""
-    with pytest.raises(error) as caught:
-        call(*args, **options)
-    assert type(caught.value) is error
-    return str(caught.value)
-
-
-def says(text: str, *parts: str) -> None:
-    missing = [part for part in parts if part not in text]
-    assert not missing, f"{missing} is missing from: {text}"
-
-
-def changed(arrays: Arrays, name: str, place: Any, value: Any) -> Arrays:
-    """The same window with one value of it replaced."""
-    array = arrays[name].copy()
-    array[place] = value
-    return arrays | {name: array}
-
-
 def overrides(arrays: Arrays) -> Arrays:
-    """What q, pi and a would give, as the arguments that replace it."""
+    """Return the arguments that replace `q`, `pi` and `a`, with the values that these would give."""
     values = (arrays["pi"] * arrays["q"]).sum(-1)[1:]
     return {
         "q_a": taken(arrays["q"], arrays["a"]),
@@ -149,18 +105,18 @@ def overrides(arrays: Arrays) -> Arrays:
 
 @contextlib.contextmanager
 def precision(way: str, dtype: str) -> Iterator[None]:
-    """JAX has float64 only where it is switched on."""
+    """Enable float64 in JAX where it is needed."""
     with jax.enable_x64(True) if way == JAX and dtype == "float64" else contextlib.nullcontext():
         yield
 
 
-# -- 1: π row sums to 0.9 or 1.1 ▸ refused; the text has the row and the sum ----------------------------------
+# -- rows of π sum to 1 ---------------------------------------------------------------------------------------
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("total", [0.9, 1.1])
-@pytest.mark.parametrize("t", [0, 2, N])  # N is the state that the last step bootstraps from
-def test_row_1_sum_of_pi(way: str, total: float, t: int) -> None:
+@each("total", [0.9, 1.1])
+@each("t", [0, 2, N])  # N is the state that the last step bootstraps from
+def test_rows_of_pi_must_sum_to_1(way: str, total: float, t: int) -> None:
     w = window()
     w["pi"][t, 1] *= np.float32(total)
     says(refusal(targets, way, w), "`pi`", "sum", f"{total:g}", f"t = {t}", "[1]", "Normalise")
@@ -168,15 +124,15 @@ def test_row_1_sum_of_pi(way: str, total: float, t: int) -> None:
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_1_whatever_the_trace(way: str, trace: Any) -> None:
+def test_rows_of_pi_must_sum_to_1_for_every_trace(way: str, trace: Any) -> None:
     w = window()
     w["pi"][2] *= np.float32(0.9)
     says(refusal(targets, way, w, trace), "`pi`", "0.9", "t = 2")
 
 
 @EVERY_WAY
-@pytest.mark.parametrize(("dtype", "passes", "refused"), [("float32", 5e-5, 5e-4), ("float64", 5e-7, 5e-6)])
-def test_row_1_rounding_passes(way: str, dtype: str, passes: float, refused: float) -> None:
+@each(("dtype", "passes", "refused"), [("float32", 5e-5, 5e-4), ("float64", 5e-7, 5e-6)])
+def test_sums_of_pi_may_be_off_by_rounding(way: str, dtype: str, passes: float, refused: float) -> None:
     with precision(way, dtype):
         w = window(dtype=dtype)
         w["pi"][2] *= 1 + passes
@@ -185,18 +141,18 @@ def test_row_1_rounding_passes(way: str, dtype: str, passes: float, refused: flo
         says(refusal(targets, way, w), "`pi`", "t = 2")
 
 
-# -- 2: π or μ negative (−1e-3); −1e-12 is rounding and passes ▸ refused / passes ------------------------------
+# -- probabilities are not negative, but for rounding ---------------------------------------------------------
 
 
 @EVERY_WAY
-def test_row_2_negative_pi(way: str) -> None:
+def test_a_negative_pi_is_refused(way: str) -> None:
     w = changed(window(), "pi", (2, 1), [-1e-3, 0.5, 0.501])
     says(refusal(targets, way, w), "`pi`", "-0.001", "t = 2", "[1, 0]")
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["pi_a", "mu_a"])
-def test_row_2_negative_probability_of_the_action(way: str, name: str) -> None:
+@each("name", ["pi_a", "mu_a"])
+def test_a_negative_probability_of_the_action_is_refused(way: str, name: str) -> None:
     w = window()
     w |= {"pi_a": taken(w["pi"], w["a"])}
     says(
@@ -210,7 +166,7 @@ def test_row_2_negative_probability_of_the_action(way: str, name: str) -> None:
 
 
 @EVERY_WAY
-def test_row_2_rounding_passes(way: str) -> None:
+def test_probabilities_may_be_negative_by_rounding(way: str) -> None:
     clean = changed(window(), "pi", (2, 1), [0.0, 0.5, 0.5])
     rounded = changed(clean, "pi", (2, 1), [-1e-12, 0.5, 0.5])
     clean["a"][2, 1] = rounded["a"][2, 1] = 0  # also where the action was taken
@@ -218,22 +174,22 @@ def test_row_2_rounding_passes(way: str) -> None:
     np.testing.assert_allclose(targets(way, rounded), targets(way, clean), atol=2e-4)
 
 
-# -- 3: μ(a_t) = 0 on a taken action ▸ refused for traces that read μ; allowed for TB and Q(λ) ------------------
+# -- μ(a_t) = 0 on an action that was taken: an error for traces that read μ ----------------------------------
 
 READ_MU = [name for name, cls in ot.TRACES.items() if cls.needs_mu]
 DO_NOT_READ_MU = [name for name, cls in ot.TRACES.items() if not cls.needs_mu]
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", READ_MU)
-def test_row_3_refused_where_it_is_read(way: str, name: str) -> None:
+@each("name", READ_MU)
+def test_mu_of_0_is_refused_where_it_is_read(way: str, name: str) -> None:
     w = changed(window(), "mu_a", (2, 1), 0)
     says(refusal(targets, way, w, ot.as_trace(name)), "`mu_a`", "got 0", "t = 2", "[1]")
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", READ_MU)
-def test_row_3_refused_as_a_logarithm(way: str, name: str) -> None:
+@each("name", READ_MU)
+def test_mu_of_0_is_refused_as_a_logarithm(way: str, name: str) -> None:
     w = window()
     w["log_mu_a"] = np.log(w.pop("mu_a"))
     text = refusal(targets, way, changed(w, "log_mu_a", (2, 1), -INF), ot.as_trace(name))
@@ -241,8 +197,8 @@ def test_row_3_refused_as_a_logarithm(way: str, name: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", DO_NOT_READ_MU)
-def test_row_3_allowed_where_it_is_not_read(way: str, name: str) -> None:
+@each("name", DO_NOT_READ_MU)
+def test_mu_of_0_is_allowed_where_it_is_not_read(way: str, name: str) -> None:
     w, trace = window(), ot.TRACES[name](0.9)
     right = targets(way, w, trace)
     for mu in (0.0, -1.0, NAN):
@@ -251,22 +207,22 @@ def test_row_3_allowed_where_it_is_not_read(way: str, name: str) -> None:
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", [name for name in READ_MU if ot.TRACES[name].markov])
-def test_row_3_the_trace_alone(way: str, name: str) -> None:
+@each("name", [name for name in READ_MU if ot.TRACES[name].markov])
+def test_traces_refuse_a_mu_of_0(way: str, name: str) -> None:
     for mu in (0.0, -0.5, NAN):
         arrays = given(way, {"pi_a": np.array([0.5, 0.5]), "mu_a": np.array([0.5, mu])})
         says(refusal(ot.as_trace(name), **arrays), "`mu_a`", f"{mu:g}", "t = 1")
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", ["tree_backup", "q_lambda"])
-def test_row_3_the_trace_alone_allows_it(way: str, name: str) -> None:
+@each("name", ["tree_backup", "q_lambda"])
+def test_traces_that_do_not_read_mu_allow_0(way: str, name: str) -> None:
     pi_a, mu_a = np.array([0.5, 0.25]), np.zeros(2)
     c = take(ot.as_trace(name, lambda_=0.5)(pi_a=give(way, pi_a), mu_a=give(way, mu_a)))
     np.testing.assert_array_equal(c, 0.5 * pi_a if name == "tree_backup" else [0.5, 0.5])
 
 
-# -- 4: μ(a_t) = 1e-30 ▸ Retrace gives c = λ exactly; nothing becomes NaN or Inf; an overflowing IS ratio is refused
+# -- tiny μ(a_t): Retrace gives c = λ; a ratio of importance sampling that overflows is an error --------------
 
 TINY = {"float32": [1e-30, 1e-40, 1e-45], "float64": [1e-30, 1e-310, 5e-324]}  # the last two are denormal
 
@@ -279,8 +235,8 @@ def tiny_mu(mu: float, dtype: str) -> tuple[Arrays, Arrays]:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize(("dtype", "mu"), [(dtype, mu) for dtype, mus in TINY.items() for mu in mus])
-def test_row_4_retrace_is_lambda(way: str, dtype: str, mu: float) -> None:
+@each(("dtype", "mu"), [(dtype, mu) for dtype, mus in TINY.items() for mu in mus])
+def test_retrace_is_lambda_where_mu_is_tiny(way: str, dtype: str, mu: float) -> None:
     with precision(way, dtype):
         tiny, on_policy = tiny_mu(mu, dtype)
         np.testing.assert_array_equal(targets(way, tiny), targets(way, on_policy))
@@ -292,8 +248,8 @@ def test_row_4_retrace_is_lambda(way: str, dtype: str, mu: float) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", [name for name in READ_MU if name not in ("importance_sampling", "q_sigma")])
-def test_row_4_clipped_ratios_stay_finite(way: str, name: str) -> None:
+@each("name", [name for name in READ_MU if name not in ("importance_sampling", "q_sigma")])
+def test_clipped_ratios_stay_finite(way: str, name: str) -> None:
     for mu in TINY["float32"]:
         tiny, _ = tiny_mu(mu, "float32")
         tiny["pi"][2] = [0, 1, 0]
@@ -302,14 +258,14 @@ def test_row_4_clipped_ratios_stay_finite(way: str, name: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["importance_sampling", "q_sigma"])
-def test_row_4_ratio_that_overflows(way: str, name: str) -> None:
+@each("name", ["importance_sampling", "q_sigma"])
+def test_a_ratio_that_overflows_is_refused(way: str, name: str) -> None:
     tiny, _ = tiny_mu(1e-40, "float32")
     says(refusal(targets, way, tiny, ot.as_trace(name)), "`mu_a`", "t = 3")
 
 
 @EVERY_WAY
-def test_row_4_ratio_of_logarithms_that_overflows(way: str) -> None:
+def test_a_ratio_of_logarithms_that_overflows_is_refused(way: str) -> None:
     w = window()
     w["log_mu_a"] = np.log(w.pop("mu_a"))
     text = refusal(targets, way, changed(w, "log_mu_a", 3, -800), ot.ImportanceSampling(1.0))
@@ -317,7 +273,7 @@ def test_row_4_ratio_of_logarithms_that_overflows(way: str) -> None:
 
 
 @EVERY_WAY
-def test_row_4_ratio_that_overflows_but_is_not_read(way: str) -> None:
+def test_a_ratio_that_overflows_but_is_not_read_is_allowed(way: str) -> None:
     """c_0 is never read, nor c where an episode starts; 0.5 / 1e-40 overflows, 1e-40 itself is a fine μ."""
     tiny, _ = tiny_mu(1e-40, "float32")
     tiny["mu_a"][0] = 1e-40
@@ -328,19 +284,19 @@ def test_row_4_ratio_that_overflows_but_is_not_read(way: str) -> None:
 
 
 @EVERY_WAY
-def test_row_4_product_of_ratios_that_overflows(way: str) -> None:
+def test_a_product_of_ratios_that_overflows_is_refused(way: str) -> None:
     """Each ratio is finite, their product is not: refused, never an infinite target in silence."""
     w = changed(window(), "mu_a", ..., 1e-30)
     says(refusal(targets, way, w, ot.ImportanceSampling(1.0)), "overflow")
 
 
-# -- 5: π or μ above 1; log-probabilities passed as probabilities ▸ refused; the text points to `log_mu_a=` -----
+# -- probabilities are at most 1; a logarithm in their place is an error that names `log_mu_a=` ---------------
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["pi_a", "mu_a"])
-@pytest.mark.parametrize("value", [1.5, -1.6094379, -30.0])
-def test_row_5_probability_of_the_action(way: str, name: str, value: float) -> None:
+@each("name", ["pi_a", "mu_a"])
+@each("value", [1.5, -1.6094379, -30.0])
+def test_a_logarithm_given_as_a_probability_is_refused(way: str, name: str, value: float) -> None:
     w = window()
     w |= {"pi_a": taken(w["pi"], w["a"])}
     text = refusal(targets, way, changed(w, name, (2, 1), value))
@@ -348,22 +304,22 @@ def test_row_5_probability_of_the_action(way: str, name: str, value: float) -> N
 
 
 @EVERY_WAY
-def test_row_5_pi_above_1(way: str) -> None:
+def test_a_pi_above_1_is_refused(way: str) -> None:
     w = changed(window(), "pi", (2, 1), [1.5, 0.25, 0.25])
     says(refusal(targets, way, w), "`pi`", "1.5", "t = 2", "[1, 0]")
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("num_actions", [2, 3])  # log ½ is above −1, log ⅓ below
-def test_row_5_log_pi(way: str, num_actions: int) -> None:
+@each("num_actions", [2, 3])  # log ½ is above −1, log ⅓ below
+def test_logarithms_given_as_pi_are_refused(way: str, num_actions: int) -> None:
     w = window(num_actions=num_actions)
     w["pi"] = np.full_like(w["pi"], -np.log(num_actions))
     says(refusal(targets, way, w), "`pi`", f"{-np.log(num_actions):.6g}", "t = 0", "log")
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["log_pi_a", "log_mu_a"])
-def test_row_5_not_a_logarithm(way: str, name: str) -> None:
+@each("name", ["log_pi_a", "log_mu_a"])
+def test_a_logarithm_must_be_a_number(way: str, name: str) -> None:
     w = window()
     w["log_mu_a"], w["log_pi_a"] = np.log(w.pop("mu_a")), np.log(taken(w["pi"], w["a"]))
     says(refusal(targets, way, changed(w, name, (2, 1), NAN)), f"`{name}`", "nan", "t = 2", "[1]")
@@ -371,21 +327,21 @@ def test_row_5_not_a_logarithm(way: str, name: str) -> None:
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", ["pi_a", "mu_a"])
-@pytest.mark.parametrize("value", [1.5, -2.5])
-def test_row_5_the_trace_alone(way: str, name: str, value: float) -> None:
+@each("name", ["pi_a", "mu_a"])
+@each("value", [1.5, -2.5])
+def test_traces_refuse_what_is_not_a_probability(way: str, name: str, value: float) -> None:
     arrays = changed({"pi_a": np.full(3, 0.5), "mu_a": np.full(3, 0.5)}, name, 1, value)
     says(refusal(RETRACE, **given(way, arrays)), f"`{name}`", f"{value:g}", "t = 1", f"`log_{name}=`")
 
 
-# -- 6: NaN or Inf reward, Q, discount in a real step ▸ refused with the time index ------------------------------
+# -- rewards, Q and discounts of steps are finite -------------------------------------------------------------
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["r", "discount", "q_a", "expected_q"])
-@pytest.mark.parametrize("t", [0, 2, N - 1])
-def test_row_6_in_a_step(way: str, name: str, t: int) -> None:
-    w, p = window(), primitive()
+@each("name", ["r", "discount", "q_a", "expected_q"])
+@each("t", [0, 2, N - 1])
+def test_values_of_a_step_must_be_finite(way: str, name: str, t: int) -> None:
+    w, p = window(), correction_arguments()
     w |= {k: v for k, v in overrides(w).items() if k == name}
     for value in (NAN, INF, -INF):
         parts = (f"`{name}`", str(value), f"t = {t}", "[1]")
@@ -394,15 +350,15 @@ def test_row_6_in_a_step(way: str, name: str, t: int) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize(("t", "action"), [(0, 0), (0, 1), (2, 0), (2, 1), (N, 1)])  # 0 is taken, 1 is not
-def test_row_6_in_q(way: str, t: int, action: int) -> None:
+@each(("t", "action"), [(0, 0), (0, 1), (2, 0), (2, 1), (N, 1)])  # 0 is taken, 1 is not
+def test_q_must_be_finite(way: str, t: int, action: int) -> None:
     w = changed(window(), "a", ..., 0)
     for value in (NAN, INF, -INF):
         says(refusal(targets, way, changed(w, "q", (t, 1, action), value)), "`q`", str(value), f"t = {t}", "[1")
 
 
 @EVERY_WAY
-def test_row_6_in_q_at_an_action_that_only_mu_takes(way: str) -> None:
+def test_q_must_be_finite_at_an_action_that_only_mu_takes(way: str) -> None:
     """π = 0 keeps Q out of the expectation, but Q(x_t, a_t) is read all the same."""
     w = changed(changed(window(), "q", (2, 1, 0), NAN), "pi", (2, 1), [0, 0.5, 0.5])
     w["a"][2, 1] = 0
@@ -410,19 +366,25 @@ def test_row_6_in_q_at_an_action_that_only_mu_takes(way: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("value", [NAN, INF])
-def test_row_6_in_c(way: str, value: float) -> None:
-    says(refusal(corrections, way, changed(primitive(), "c", (2, 1), value)), "`c`", str(value), "t = 2", "[1]")
-    assert np.isfinite(corrections(way, changed(primitive(), "c", 0, value))).all()  # c_0 is never read
+@each("value", [NAN, INF])
+def test_c_must_be_finite(way: str, value: float) -> None:
+    says(
+        refusal(corrections, way, changed(correction_arguments(), "c", (2, 1), value)),
+        "`c`",
+        str(value),
+        "t = 2",
+        "[1]",
+    )
+    assert np.isfinite(corrections(way, changed(correction_arguments(), "c", 0, value))).all()  # c_0 is never read
 
 
 @EVERY_WAY
-def test_row_6_nan_policy(way: str) -> None:
+def test_pi_must_not_be_nan(way: str) -> None:
     says(refusal(targets, way, changed(window(), "pi", (2, 1, 0), NAN)), "`pi`", "nan", "t = 2", "[1, 0]")
 
 
 @EVERY_WAY
-def test_row_6_validate_false_lets_values_through(way: str) -> None:
+def test_validate_false_lets_values_through(way: str) -> None:
     w = changed(window(), "r", (2, 1), NAN)
     out = targets(way, w, validate=False)
     assert np.isnan(out[:3, 1]).all()
@@ -430,10 +392,10 @@ def test_row_6_validate_false_lets_values_through(way: str) -> None:
     np.testing.assert_array_equal(out[3:], targets(way, window())[3:])
     bad = changed(changed(w, "mu_a", 1, 0), "pi", 4, 7.0)
     targets(way, changed(bad, "discount", 3, 2.0), validate=False)
-    assert np.isnan(corrections(way, changed(primitive(), "r", 2, NAN), validate=False)[:3]).all()
+    assert np.isnan(corrections(way, changed(correction_arguments(), "r", 2, NAN), validate=False)[:3]).all()
 
 
-# -- 7: NaN or −inf in Q where π = 0; anything at all in a masked row ▸ not read; never reaches a valid output --
+# -- Q where π = 0 and masked rows are not read ---------------------------------------------------------------
 #
 #   row      0  1  2 │ 3  4 │ 5  6   7  │ 8
 #            real    │ pad  │ real  dummy│ real      row 2 terminates: x_3 is not read, nor x_4 after a masked row
@@ -464,8 +426,8 @@ def padded(*, rubbish: bool) -> Arrays:
 
 @EVERY_WAY
 @BY_TRACE
-@pytest.mark.parametrize("validate", [True, False])
-def test_row_7_masked_rows_are_not_read(way: str, trace: Any, validate: bool) -> None:
+@each("validate", [True, False])
+def test_masked_rows_are_not_read(way: str, trace: Any, validate: bool) -> None:
     out = targets(way, padded(rubbish=True), trace, validate=validate)
     np.testing.assert_array_equal(out, targets(way, padded(rubbish=False), trace, validate=validate))
     assert np.isfinite(out).all()
@@ -475,7 +437,7 @@ def test_row_7_masked_rows_are_not_read(way: str, trace: Any, validate: bool) ->
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_7_masked_rows_of_what_replaces_q(way: str, trace: Any) -> None:
+def test_masked_rows_of_what_replaces_q_are_not_read(way: str, trace: Any) -> None:
     def with_overrides(*, rubbish: bool) -> Arrays:
         w = padded(rubbish=rubbish)
         w |= overrides(padded(rubbish=False))
@@ -491,8 +453,8 @@ def test_row_7_masked_rows_of_what_replaces_q(way: str, trace: Any) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("trace", [RETRACE, ot.ContinuousACER(0.9), ot.RBIS(0.9)], ids=lambda trace: trace.name)
-def test_row_7_masked_rows_of_logarithms(way: str, trace: Any) -> None:
+@each("trace", [RETRACE, ot.ContinuousACER(0.9), ot.RBIS(0.9)])
+def test_masked_rows_of_logarithms_are_not_read(way: str, trace: Any) -> None:
     w = padded(rubbish=False)
     w |= {"log_mu_a": np.log(w.pop("mu_a")), "log_pi_a": np.log(taken(w["pi"], w["a"]))}
     rubbish = {k: v.copy() for k, v in w.items()}
@@ -501,9 +463,9 @@ def test_row_7_masked_rows_of_logarithms(way: str, trace: Any) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("validate", [True, False])
-def test_row_7_masked_rows_of_corrections(way: str, validate: bool) -> None:
-    clean = primitive(SIZE) | {k: v for k, v in padded(rubbish=False).items() if k in ("reset", "mask")}
+@each("validate", [True, False])
+def test_masked_rows_of_corrections_are_not_read(way: str, validate: bool) -> None:
+    clean = correction_arguments(SIZE) | {k: v for k, v in padded(rubbish=False).items() if k in ("reset", "mask")}
     clean["discount"][2] = 0
     rubbish = {k: v.copy() for k, v in clean.items()}
     for name, value in (("q_a", NAN), ("expected_q", INF), ("r", -INF), ("discount", NAN), ("c", NAN)):
@@ -517,8 +479,8 @@ def test_row_7_masked_rows_of_corrections(way: str, validate: bool) -> None:
 
 @EVERY_WAY
 @BY_PATH
-@pytest.mark.parametrize("validate", [True, False])
-def test_row_7_first_and_last_row_masked(way: str, trace: Any, validate: bool) -> None:
+@each("validate", [True, False])
+def test_the_first_and_last_row_may_be_masked(way: str, trace: Any, validate: bool) -> None:
     edges, clean = [0, -1], window(N)
     clean["mask"] = np.ones((N, B), bool)
     clean["mask"][edges] = False
@@ -533,7 +495,7 @@ def test_row_7_first_and_last_row_masked(way: str, trace: Any, validate: bool) -
 
 
 @EVERY_WAY
-def test_row_7_everything_masked(way: str) -> None:
+def test_a_window_may_be_masked_as_a_whole(way: str) -> None:
     w = {k: np.full_like(v, -1 if k == "a" else NAN) for k, v in window().items()}
     out = targets(way, w | {"mask": np.zeros((N, B), bool)})
     np.testing.assert_array_equal(out, np.zeros((N, B)))
@@ -541,8 +503,8 @@ def test_row_7_everything_masked(way: str) -> None:
 
 @EVERY_WAY
 @BY_TRACE
-@pytest.mark.parametrize("validate", [True, False])
-def test_row_7_q_of_illegal_actions(way: str, trace: Any, validate: bool) -> None:
+@each("validate", [True, False])
+def test_q_of_illegal_actions_is_not_read(way: str, trace: Any, validate: bool) -> None:
     w = legal(window())
     right = targets(way, changed(w, "q", (..., 2), -1e6), trace, validate=validate)
     for value in (-INF, NAN):
@@ -551,7 +513,7 @@ def test_row_7_q_of_illegal_actions(way: str, trace: Any, validate: bool) -> Non
 
 
 def legal(w: Arrays) -> Arrays:
-    """The same, but neither π nor μ ever takes the last action."""
+    """Return the same window, but neither π nor μ ever takes the last action."""
     pi = w["pi"].copy()
     pi[..., 2] = 0
     return w | {"a": w["a"] % 2, "pi": pi / pi.sum(-1, keepdims=True)}
@@ -567,13 +529,13 @@ def same_step() -> Arrays:
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_7_same_step_autoreset_needs_expected_q(way: str, trace: Any) -> None:
+def test_same_step_autoreset_needs_expected_q(way: str, trace: Any) -> None:
     says(refusal(targets, way, same_step(), trace), "`discount`", "0.9", "t = 2", "[1]", "`reset`", "`expected_q`")
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ot.TRACES)
-def test_row_7_same_step_autoreset(way: str, name: str) -> None:
+@each("name", list(ot.TRACES))
+def test_same_step_autoreset_takes_the_true_successor(way: str, name: str) -> None:
     w = same_step()
     w["expected_q"] = overrides(w)["expected_q"]
     w["expected_q"][2, 1] = 7.0  # the true successor's value, which is nowhere in q
@@ -582,18 +544,18 @@ def test_row_7_same_step_autoreset(way: str, name: str) -> None:
 
 
 @EVERY_WAY
-def test_row_7_same_step_autoreset_after_a_termination(way: str) -> None:
+def test_same_step_autoreset_after_a_termination(way: str) -> None:
     w = changed(same_step(), "discount", (2, 1), 0)
     right, absolute = oracle.targets("retrace", 0.9, w)
     assert (np.abs(targets(way, w) - right) <= 1e-5 * absolute).all()
 
 
-# -- 8: n = 0; n = 1 ▸ empty result of the right shape; equals the one-step target to the last bit --------------
+# -- windows of no step and of one step -----------------------------------------------------------------------
 
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_8_no_steps(way: str, trace: Any) -> None:
+def test_no_steps_give_an_empty_result(way: str, trace: Any) -> None:
     ends = {name: np.zeros((0, B), bool) for name in ("reset", "mask")}
     for arrays in (window(0), window(0) | ends):
         for validate in (True, False):
@@ -603,15 +565,15 @@ def test_row_8_no_steps(way: str, trace: Any) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_row_8_no_steps_of_any_batch(way: str, batch: tuple[int, ...]) -> None:
+@each("batch", [(), (2, 3)])
+def test_no_steps_of_any_batch_give_an_empty_result(way: str, batch: tuple[int, ...]) -> None:
     assert targets(way, window(0, batch)).shape == (0, *batch)
-    assert corrections(way, primitive(0, batch)).shape == (0, *batch)
+    assert corrections(way, correction_arguments(0, batch)).shape == (0, *batch)
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", ot.TRACES)
-def test_row_8_the_trace_alone_of_no_steps(way: str, name: str) -> None:
+@each("name", list(ot.TRACES))
+def test_traces_of_no_steps_are_empty(way: str, name: str) -> None:
     trace, none = ot.as_trace(name), np.zeros(0, np.float32)
     call = trace if trace.markov else trace.betas
     extra = {"q": np.zeros((1, A)), "pi": np.zeros((1, A)), "a": np.zeros(0, int)} if trace.needs_q else {}
@@ -620,7 +582,7 @@ def test_row_8_the_trace_alone_of_no_steps(way: str, name: str) -> None:
 
 @EVERY_WAY
 @BY_PATH
-def test_row_8_one_step(way: str, trace: Any) -> None:
+def test_one_step_is_exact(way: str, trace: Any) -> None:
     """Small binary fractions make r + γ Σ π Q exact, and a huge Q(x_0, a_0) must not cost it a single bit."""
     rng = np.random.default_rng(0)
     for dtype in ("float32",) if way == JAX else ("float32", "float64"):
@@ -636,7 +598,7 @@ def test_row_8_one_step(way: str, trace: Any) -> None:
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_8_one_step_equals_the_one_step_trace(way: str, trace: Any) -> None:
+def test_one_step_equals_the_one_step_trace(way: str, trace: Any) -> None:
     out, right = targets(way, window(1), trace), targets(way, window(1), ot.OneStep())
     if getattr(trace, "markov", True):
         np.testing.assert_array_equal(out, right)
@@ -644,20 +606,20 @@ def test_row_8_one_step_equals_the_one_step_trace(way: str, trace: Any) -> None:
         np.testing.assert_allclose(out, right, rtol=1e-6)
 
 
-# -- 9: γ or λ outside [0, 1], NaN ▸ refused; γ = 1 on finite windows is fine -----------------------------------
+# -- γ and λ are in [0, 1]; γ = 1 is allowed on finite windows ------------------------------------------------
 
 OUTSIDE = [-0.1, 1.1, NAN, INF, -INF]
 
 
-@pytest.mark.parametrize("name", ot.TRACES)
-def test_row_9_lambda(name: str) -> None:
+@each("name", list(ot.TRACES))
+def test_lambda_must_be_in_the_unit_interval(name: str) -> None:
     for value in OUTSIDE:
         says(refusal(ot.TRACES[name], value), "`lambda_`", ot.TRACES[name].__name__, "[0, 1]", f"{value:g}")
         says(refusal(ot.as_trace, name, lambda_=value), "`lambda_`", f"{value:g}")
 
 
 @EVERY_LIBRARY
-def test_row_9_lambda_as_an_array(way: str) -> None:
+def test_every_lambda_of_an_array_must_be_in_the_unit_interval(way: str) -> None:
     for value in OUTSIDE:
         one, several = np.array(value, np.float32), np.array([0.5, value, 0.5], np.float32)
         says(refusal(ot.Retrace, give(way, one)), "`lambda_`", f"{value:g}")
@@ -665,40 +627,38 @@ def test_row_9_lambda_as_an_array(way: str) -> None:
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize(
+@each(
     ("name", "parameter", "value"),
     [("q_sigma", "sigma", 1.5), ("soft_watkins", "kappa", -0.1), ("continuous_acer", "num_dims", 0.0)],
 )
-def test_row_9_other_parameters(way: str, name: str, parameter: str, value: float) -> None:
+def test_other_parameters_of_traces_have_their_ranges(way: str, name: str, parameter: str, value: float) -> None:
     says(refusal(ot.TRACES[name], **{parameter: value}), f"`{parameter}`", f"{value:g}")
     says(refusal(ot.TRACES[name], **{parameter: give(way, np.array(value))}), f"`{parameter}`", f"{value:g}")
 
 
-@pytest.mark.parametrize(
-    "value", ["0.9", "x", None, 1j, object(), {}, [[0.5], [0.5, 0.5]]], ids=lambda value: type(value).__name__
-)
-def test_row_9_lambda_is_no_number(value: Any) -> None:
+@each("value", ["0.9", "x", None, 1j, object(), {}, [[0.5], [0.5, 0.5]]])
+def test_lambda_must_be_a_number(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         ot.Retrace(value)
     says(str(caught.value), "`lambda_`", "Retrace")
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("value", [-0.1, 1.1])
-def test_row_9_gamma(way: str, value: float) -> None:
+@each("value", [-0.1, 1.1])
+def test_the_discount_must_be_in_the_unit_interval(way: str, value: float) -> None:
     parts = ("`discount`", "[0, 1]", f"{value:g}", "t = 2", "[1]", "γ")
     says(refusal(targets, way, changed(window(), "discount", (2, 1), value)), *parts)
-    says(refusal(corrections, way, changed(primitive(), "discount", (2, 1), value)), *parts)
+    says(refusal(corrections, way, changed(correction_arguments(), "discount", (2, 1), value)), *parts)
 
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_9_both_ends_are_fine(way: str, trace: Any) -> None:
+def test_the_discount_may_be_0_or_1(way: str, trace: Any) -> None:
     for gamma in (0, 1):
         assert np.isfinite(targets(way, changed(window(), "discount", ..., gamma), trace)).all()
 
 
-# -- 10: shapes that do not match; a size-1 time axis that would broadcast ▸ refused, all shapes in the text -----
+# -- shapes must match; nothing broadcasts --------------------------------------------------------------------
 
 
 def resized(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Arrays:
@@ -710,8 +670,8 @@ ROWS = [(1, B, A), (N, B, A), (N + 1, 1, A), (N + 1, B), (N + 1, A), (B, N + 1, 
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", ["a", "discount", "mu_a", "q_a", "expected_q", "pi_a", "reset", "mask"])
-def test_row_10_steps(way: str, name: str) -> None:
+@each("name", ["a", "discount", "mu_a", "q_a", "expected_q", "pi_a", "reset", "mask"])
+def test_arrays_of_steps_must_have_one_shape(way: str, name: str) -> None:
     w = window() | {"reset": np.zeros((N, B), bool), "mask": np.ones((N, B), bool)}
     w |= overrides(w)
     for shape in STEPS:
@@ -720,75 +680,75 @@ def test_row_10_steps(way: str, name: str) -> None:
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", ["q", "pi"])
-def test_row_10_rows(way: str, name: str) -> None:
+@each("name", ["q", "pi"])
+def test_q_and_pi_must_have_the_shape_of_the_window(way: str, name: str) -> None:
     for shape in ROWS:
         bad = resized(window(), name, shape)
         says(refusal(targets, way, bad), f"`{name}`", *(f"{k} {v.shape}" for k, v in bad.items()))
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("num_actions", [0, 1, 2, 4])
-def test_row_10_actions(way: str, num_actions: int) -> None:
+@each("num_actions", [0, 1, 2, 4])
+def test_q_and_pi_must_have_the_same_actions(way: str, num_actions: int) -> None:
     w = window()
     w["pi"] = np.full((N + 1, B, num_actions), 1 / max(num_actions, 1), np.float32)
     says(refusal(targets, way, w), "`q`", "`pi`", str(w["q"].shape), str(w["pi"].shape))
 
 
 @EVERY_WAY
-def test_row_10_no_actions_at_all(way: str) -> None:
+def test_there_must_be_an_action(way: str) -> None:
     w = window() | {name: np.zeros((N + 1, B, 0), np.float32) for name in ("q", "pi")}
     says(refusal(targets, way, w), "`q`", "`pi`", str((N + 1, B, 0)))
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["q_a", "expected_q", "discount", "c"])
-def test_row_10_corrections(way: str, name: str) -> None:
+@each("name", ["q_a", "expected_q", "discount", "c"])
+def test_arguments_of_corrections_must_have_one_shape(way: str, name: str) -> None:
     for shape in STEPS:
-        text = refusal(corrections, way, resized(primitive(), name, shape))
+        text = refusal(corrections, way, resized(correction_arguments(), name, shape))
         says(text, f"`{name}`", "`r`", str((N, B)), str(shape))
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("trace", [own_tree_backup, RETRACE], ids=["a user's", "retrace"])
-@pytest.mark.parametrize("validate", [True, False])
-def test_row_10_shapes_are_checked_without_validation_too(way: str, trace: Any, validate: bool) -> None:
+@each("trace", {"a user's": own_tree_backup, "retrace": RETRACE})
+@each("validate", [True, False])
+def test_shapes_are_checked_without_validation_too(way: str, trace: Any, validate: bool) -> None:
     w = window()
     w["mu_a"] = w["mu_a"][:1]
     says(refusal(targets, way, w, trace, validate=validate), "`mu_a`", str((1, B)), str((N, B)))
 
 
 @EVERY_WAY
-def test_row_10_c_of_a_users_trace(way: str) -> None:
+def test_c_of_a_users_trace_must_have_the_shape_of_the_steps(way: str) -> None:
     for shape in ((1,), (N,), (N, 1), (1, B), (N + 1, B), ()):
         c = give(TORCH if way == GRAD else way, np.zeros(shape, np.float32))
         says(refusal(targets, way, window(), lambda c=c, **_: c), "`c`", "`r`", str((N, B)), str(shape))
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", [name for name in ot.TRACES if name != "one_step"])
-@pytest.mark.parametrize("validate", [True, False])
-def test_row_10_lambda(way: str, name: str, validate: bool) -> None:
+@each("name", [name for name in ot.TRACES if name != "one_step"])
+@each("validate", [True, False])
+def test_lambda_must_have_the_shape_of_the_steps(way: str, name: str, validate: bool) -> None:
     for shape in ((1,), (B,), (N, 1), (1, B), (N + 1,), (N, B, 1)):
         text = refusal(targets, way, window(), ot.TRACES[name](np.full(shape, 0.9)), validate=validate)
         says(text, "`lambda_`", str((N, B)), str(shape))
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", ["retrace", "importance_sampling", "tree_backup", "q_sigma"])
-def test_row_10_the_trace_alone(way: str, name: str) -> None:
+@each("name", ["retrace", "importance_sampling", "tree_backup", "q_sigma"])
+def test_traces_check_shapes(way: str, name: str) -> None:
     arrays = given(way, {"pi_a": np.full((4, 2), 0.5), "mu_a": np.full((1, 2), 0.5)})
     says(refusal(ot.as_trace(name), **arrays), "`pi_a`", "`mu_a`", "(4, 2)", "(1, 2)")
     text = refusal(ot.as_trace(name, lambda_=[0.5, 0.5, 0.5]), **arrays | {"mu_a": arrays["pi_a"]})
     says(text, "`lambda_`", "(3,)", "(4, 2)")
 
 
-# -- 11: actions −1, ≥ A, float, bool ▸ refused (a negative index must not wrap) -------------------------------
+# -- actions are whole numbers from 0 to A − 1; a negative index does not wrap --------------------------------
 
 
 @EVERY_WAY
 @BY_PATH
-def test_row_11_no_such_action(way: str, trace: Any) -> None:
+def test_an_action_must_exist(way: str, trace: Any) -> None:
     for action in (-1, -A, A, 99, 2**31 - 1):
         text = refusal(targets, way, changed(window(), "a", (2, 1), action), trace)
         says(text, "`a`", f"0 … {A - 1}", str(action), "t = 2", "[1]", "`mask=False`")
@@ -796,8 +756,8 @@ def test_row_11_no_such_action(way: str, trace: Any) -> None:
 
 @pytest.mark.parametrize("way", [NUMPY, TORCH, GRAD])
 @BY_PATH
-@pytest.mark.parametrize("replaced", [(), ("expected_q",), ("pi_a",), ("q_a",)], ids=str)
-def test_row_11_no_such_action_without_validation(way: str, trace: Any, replaced: tuple[str, ...]) -> None:
+@each("replaced", [(), ("expected_q",), ("pi_a",), ("q_a",)])
+def test_an_action_must_exist_without_validation_too(way: str, trace: Any, replaced: tuple[str, ...]) -> None:
     """The checks of values are off, and still nothing beyond the array is read, and nothing wraps."""
     w = window()
     w |= {k: v for k, v in overrides(w).items() if k in replaced}
@@ -807,8 +767,8 @@ def test_row_11_no_such_action_without_validation(way: str, trace: Any, replaced
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bool"])
-def test_row_11_not_whole_numbers(way: str, dtype: str) -> None:
+@each("dtype", ["float32", "float64", "bool"])
+def test_actions_must_be_whole_numbers(way: str, dtype: str) -> None:
     w = window() | {"a": np.zeros((N, B), dtype)}
     for validate in (True, False):
         text = refusal(targets, way, w, error=TypeError, validate=validate)
@@ -816,16 +776,16 @@ def test_row_11_not_whole_numbers(way: str, dtype: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
-def test_row_11_any_whole_numbers(way: str, dtype: str) -> None:
+@each("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_actions_may_be_whole_numbers_of_any_dtype(way: str, dtype: str) -> None:
     w = window()
     np.testing.assert_array_equal(targets(way, w | {"a": w["a"].astype(dtype)}), targets(way, w))
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("trace", [RETRACE, own_tree_backup], ids=["retrace", "a user's"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_row_11_more_actions_than_the_dtype_counts(way: str, trace: Any, dtype: str) -> None:
+@each("trace", {"retrace": RETRACE, "a user's": own_tree_backup})
+@each("dtype", ["int8", "uint8"])
+def test_there_may_be_more_actions_than_the_dtype_counts(way: str, trace: Any, dtype: str) -> None:
     """A = 300 is 44 in eight bits: actions of a narrow dtype must not be compared in it."""
     w = window(num_actions=300)
     w["a"] %= 100
@@ -833,20 +793,20 @@ def test_row_11_more_actions_than_the_dtype_counts(way: str, trace: Any, dtype: 
     np.testing.assert_array_equal(targets(way, narrow, trace), targets(way, w, trace))
 
 
-@pytest.mark.parametrize("value", [2**63, 2**64 - 1, 2**32])
-def test_row_11_beyond_int64(value: int) -> None:
+@each("value", [2**63, 2**64 - 1, 2**32])
+def test_actions_beyond_int64_are_refused(value: int) -> None:
     w = window()
     w["a"] = changed({"a": w["a"].astype(np.uint64)}, "a", (2, 1), value)["a"]
     says(refusal(targets, NUMPY, w), "`a`", "t = 2", "[1]")
 
 
-def test_row_11_jax_must_not_wrap_64_bits_to_32() -> None:
+def test_jax_must_not_wrap_actions_of_64_bits_to_32() -> None:
     """Without x64 JAX keeps the lower half of a 64-bit whole number: 2³² would become the valid action 0."""
     w = given(JAX, window()) | {"a": changed(window(), "a", (2, 1), 2**32)["a"]}
     says(refusal(ot.targets, **w, trace=RETRACE), "`a`", "t = 2", "[1]")
 
 
-# -- 12: int, uint8, float16, bfloat16 inputs ▸ computed in at least float32; uint8 never wraps ------------------
+# -- whole numbers and half precision are computed in at least float32 ----------------------------------------
 
 HALF = ["float16", "bfloat16"]
 
@@ -862,7 +822,7 @@ def cast(way: str, value: np.ndarray, dtype: str) -> Any:
 
 
 def exact_window() -> Arrays:
-    """Numbers that every dtype holds: nothing is lost in a cast."""
+    """Return a window of numbers that every dtype holds exactly."""
     w = window()
     rng = np.random.default_rng(1)
     w["q"] = rng.integers(0, 200, w["q"].shape).astype(np.float32)
@@ -873,8 +833,8 @@ def exact_window() -> Arrays:
 
 @EVERY_WAY
 @BY_TRACE
-@pytest.mark.parametrize("dtype", HALF)
-def test_row_12_half_precision(way: str, trace: Any, dtype: str) -> None:
+@each("dtype", HALF)
+def test_half_precision_is_computed_in_float32(way: str, trace: Any, dtype: str) -> None:
     w = exact_window()
     halves = {k: v if k == "a" else cast(way, v, dtype) for k, v in w.items()}
     out = targets(way, halves, trace)
@@ -883,8 +843,8 @@ def test_row_12_half_precision(way: str, trace: Any, dtype: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("dtype", HALF)
-def test_row_12_half_precision_does_not_overflow(way: str, dtype: str) -> None:
+@each("dtype", HALF)
+def test_half_precision_does_not_overflow(way: str, dtype: str) -> None:
     w = exact_window()
     w["r"][:], w["discount"][:], w["mu_a"][:] = 60000, 1, 0.125  # a few steps of it are beyond float16
     out = targets(way, {k: v if k == "a" else cast(way, v, dtype) for k, v in w.items()}, ot.Retrace(1.0))
@@ -893,9 +853,9 @@ def test_row_12_half_precision_does_not_overflow(way: str, dtype: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("dtype", HALF)
-def test_row_12_half_precision_probabilities_are_distributions(way: str, dtype: str) -> None:
-    """Rows of π rounded to half precision no longer sum to 1 within float32's rounding; they are no mistake."""
+@each("dtype", HALF)
+def test_probabilities_in_half_precision_are_distributions(way: str, dtype: str) -> None:
+    """Rows of π rounded to half precision no longer sum to 1 within float32's rounding; this is not an error."""
     w = window(num_actions=18)
     for name in ("pi", "mu_a"):
         w[name] = cast(way, w[name], dtype)
@@ -903,10 +863,10 @@ def test_row_12_half_precision_probabilities_are_distributions(way: str, dtype: 
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
-def test_row_12_whole_numbers(way: str, dtype: str) -> None:
+@each("dtype", ["uint8", "int8", "int16", "int32"])
+def test_whole_numbers_do_not_wrap(way: str, dtype: str) -> None:
     """r − Q(x, a) is negative in many places: in uint8 it would wrap."""
-    w, p = exact_window(), primitive()
+    w, p = exact_window(), correction_arguments()
     w |= {name: np.minimum(w[name], 127) for name in ("q", "r")}
     p |= {name: np.floor(p[name] * 127) for name in ("q_a", "expected_q", "r")}
     whole = {k: cast(way, v, dtype) if k in ("q", "r") else v for k, v in w.items()}
@@ -918,7 +878,7 @@ def test_row_12_whole_numbers(way: str, dtype: str) -> None:
 
 
 @EVERY_LIBRARY
-def test_row_12_nothing_but_whole_numbers(way: str) -> None:
+def test_whole_numbers_alone_do_not_wrap(way: str) -> None:
     w = {"q_a": [3, 200, 0], "expected_q": [0, 1, 250], "r": [1, 2, 255], "discount": [1, 1, 0], "c": [1, 1, 1]}
     out = corrections(way, {k: np.array(v, np.uint8) for k, v in w.items()})
     assert out.dtype in (np.float32, np.float64)
@@ -926,7 +886,7 @@ def test_row_12_nothing_but_whole_numbers(way: str) -> None:
 
 
 @EVERY_WAY
-def test_row_12_the_widest_floating_dtype(way: str) -> None:
+def test_the_result_has_the_widest_floating_dtype(way: str) -> None:
     w = window()
     with precision(way, "float64"):
         for name in ("q", "r", "discount", "pi", "mu_a"):
@@ -937,9 +897,9 @@ def test_row_12_the_widest_floating_dtype(way: str) -> None:
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("name", [name for name, cls in ot.TRACES.items() if cls.markov and not cls.needs_q])
-def test_row_12_the_trace_alone(way: str, name: str, dtype: str) -> None:
+@each("dtype", HALF)
+@each("name", [name for name, cls in ot.TRACES.items() if cls.markov and not cls.needs_q])
+def test_traces_of_half_precision_are_float32(way: str, name: str, dtype: str) -> None:
     arrays = {k: cast(way, np.array(v, np.float32), dtype) for k, v in (("pi_a", [0.25, 1]), ("mu_a", [0.75, 0.5]))}
     whole = take(ot.TRACES[name](0.9)(pi_a=give(way, np.array([0.25, 1])), mu_a=give(way, np.array([0.75, 0.5]))))
     c = ot.TRACES[name](0.9)(**arrays)
@@ -947,10 +907,9 @@ def test_row_12_the_trace_alone(way: str, name: str, dtype: str) -> None:
     np.testing.assert_allclose(take(c), whole, rtol=1e-6)
 
 
-# -- 13: lists, ragged lists, strings, object arrays, big-endian, read-only, non-contiguous, 0-d ---------------
-#        ▸ right answer or a clear refusal; inputs never modified
+# -- unusual arrays: the right answer or an error; inputs are never modified ----------------------------------
 #
-# Some arguments are odd, and the others are of the library, which decides.
+# Some arguments are unusual; the others are of the library, which decides.
 
 STEP_ARGUMENTS = ("r", "a", "discount", "mu_a", "reset", "mask")
 
@@ -996,9 +955,9 @@ RIGHT = {
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("odd", RIGHT.values(), ids=RIGHT)
-@pytest.mark.parametrize("names", [STEP_ARGUMENTS, ("q", "pi")], ids=["steps", "rows"])
-def test_row_13_right_answer(way: str, odd: Callable, names: tuple[str, ...]) -> None:
+@each("odd", RIGHT)
+@each("names", {"steps": STEP_ARGUMENTS, "rows": ("q", "pi")})
+def test_unusual_arrays_give_the_right_answer(way: str, odd: Callable, names: tuple[str, ...]) -> None:
     w = with_odd(way, names, odd)
     before = [np.array(take(v)) for v in w.values()]
     out = ot.targets(**w, trace=RETRACE, stop_gradient=way != GRAD)
@@ -1009,9 +968,9 @@ def test_row_13_right_answer(way: str, odd: Callable, names: tuple[str, ...]) ->
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("odd", RIGHT.values(), ids=RIGHT)
-def test_row_13_right_answer_of_corrections(way: str, odd: Callable) -> None:
-    w = primitive()
+@each("odd", RIGHT)
+def test_unusual_arrays_give_the_right_corrections(way: str, odd: Callable) -> None:
+    w = correction_arguments()
     arrays = given(way, w) | {name: odd(w[name]) for name in ("r", "c", "q_a")}
     np.testing.assert_allclose(take(ot.corrections(**arrays)), corrections(NUMPY, w), rtol=1e-5)
 
@@ -1036,8 +995,8 @@ REFUSED = {
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("odd", REFUSED.values(), ids=REFUSED)
-def test_row_13_refused(way: str, odd: Callable) -> None:
+@each("odd", REFUSED)
+def test_what_is_not_an_array_of_numbers_is_refused(way: str, odd: Callable) -> None:
     for name in ("r", "a", "pi", "mu_a", "mask"):
         w = with_odd(way, (name,), odd)
         with pytest.raises((TypeError, ValueError)) as caught:
@@ -1046,9 +1005,9 @@ def test_row_13_refused(way: str, odd: Callable) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["reset", "mask"])
-@pytest.mark.parametrize("value", [0, 1.0, "yes"])
-def test_row_13_flags_are_boolean(way: str, name: str, value: Any) -> None:
+@each("name", ["reset", "mask"])
+@each("value", [0, 1.0, "yes"])
+def test_reset_and_mask_must_be_boolean(way: str, name: str, value: Any) -> None:
     flags = np.full((N, B), value)
     arrays = given(way, window()) | {name: give(way, flags) if flags.dtype.kind != "U" else flags}
     with pytest.raises(TypeError) as caught:
@@ -1057,8 +1016,8 @@ def test_row_13_flags_are_boolean(way: str, name: str, value: Any) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("number", [np.float32, np.float64, np.int32, float, int], ids=lambda number: number.__name__)
-def test_row_13_no_time_axis(way: str, number: Callable) -> None:
+@each("number", [np.float32, np.float64, np.int32, float, int])
+def test_a_time_axis_is_required(way: str, number: Callable) -> None:
     """One number per argument, and two rows of Q: near enough to a window to be taken for one."""
     w = window(1, ())
     arrays = {k: v if k in ("q", "pi") else give(way, np.array(number(1))) for k, v in w.items()}
@@ -1068,8 +1027,8 @@ def test_row_13_no_time_axis(way: str, number: Callable) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("number", [0.9, 1, np.float32(0.9)], ids=lambda value: type(value).__name__)
-def test_row_13_one_number_for_all_steps(way: str, number: Any) -> None:
+@each("number", [0.9, 1, np.float32(0.9)])
+def test_one_discount_for_all_steps_is_refused(way: str, number: Any) -> None:
     """γ in the place of `discount`: the shape is wrong even for a window of one step."""
     for n in (1, N):
         says(refusal(targets, way, window(n, ()) | {"discount": number}), "`discount`", str((n,)), "()")
@@ -1077,7 +1036,7 @@ def test_row_13_one_number_for_all_steps(way: str, number: Any) -> None:
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_13_inputs_are_never_modified(way: str, trace: Any) -> None:
+def test_inputs_are_never_modified(way: str, trace: Any) -> None:
     arrays = given(way, padded(rubbish=True))
     before = {k: np.array(take(v)) for k, v in arrays.items()}
     for validate in (True, False):
@@ -1088,9 +1047,9 @@ def test_row_13_inputs_are_never_modified(way: str, trace: Any) -> None:
 
 
 @EVERY_WAY
-def test_row_13_inputs_of_corrections_are_never_modified(way: str) -> None:
+def test_inputs_of_corrections_are_never_modified(way: str) -> None:
     for n in (0, 1, N):
-        arrays = given(way, primitive(n))
+        arrays = given(way, correction_arguments(n))
         before = {k: np.array(take(v)) for k, v in arrays.items()}
         out = ot.corrections(**arrays)
         for name, value in arrays.items():
@@ -1098,21 +1057,23 @@ def test_row_13_inputs_of_corrections_are_never_modified(way: str) -> None:
             assert not np.shares_memory(take(out), take(value))
 
 
-def test_row_13_read_only_inputs() -> None:
+def test_inputs_may_be_read_only() -> None:
     w = {k: read_only(v) for k, v in padded(rubbish=True).items()}
     for trace in ONE_OF_EACH_PATH.values():
         np.testing.assert_array_equal(targets(NUMPY, w, trace), targets(NUMPY, padded(rubbish=True), trace))
 
 
-# -- 14: a batch of concatenated episodes, terminated or truncated, with or without padding --------------------
-#        ▸ equals each episode computed alone: to the last bit where the recursion is sequential
+# -- joined episodes equal each episode alone, to the last bit where the recursion is sequential --------------
 
 
 MODES = ["next-step", "same-step", "padding"]
 
 
 def episodes_apart(way: str, trace: Any, mode: str, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What each episode gets among others, and what it gets alone (from NumPy, for JAX: it compiles every length)."""
+    """Yield the targets of each episode in a joined window, and alone.
+
+    Alone they are computed by NumPy for JAX, which would compile every length.
+    """
     case = oracle.joined(np.random.default_rng(3), batch=3, num_actions=4, mode=mode)
 
     def compute(way: str, arrays: Arrays) -> np.ndarray:
@@ -1128,23 +1089,23 @@ def episodes_apart(way: str, trace: Any, mode: str, dtype: str) -> Iterator[tupl
 
 @pytest.mark.parametrize("way", [NUMPY, TORCH, GRAD])
 @BY_TRACE
-@pytest.mark.parametrize("mode", MODES)
-def test_row_14_to_the_last_bit(way: str, trace: Any, mode: str) -> None:
+@each("mode", MODES)
+def test_joined_episodes_equal_each_alone_to_the_last_bit(way: str, trace: Any, mode: str) -> None:
     for dtype in ("float32", "float64"):
         for among_others, alone in episodes_apart(way, trace, mode, dtype):
             np.testing.assert_array_equal(among_others, alone)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_row_14_to_rounding(mode: str) -> None:
+@each("mode", MODES)
+def test_joined_episodes_equal_each_alone_to_rounding_in_jax(mode: str) -> None:
     for among_others, alone in episodes_apart(JAX, RETRACE, mode, "float32"):
         np.testing.assert_allclose(among_others, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("way", [NUMPY, TORCH, GRAD])
 @BY_TRACE
-def test_row_14_what_a_neighbour_holds(way: str, trace: Any) -> None:
-    """Rubbish in another batch element may send a kernel another way; the bits must not tell."""
+def test_invalid_values_of_a_neighbour_change_no_bit(way: str, trace: Any) -> None:
+    """Invalid values in another batch element may change the path of a kernel, but not one bit of this element."""
     w = window(num_actions=18)
     w["mask"] = np.ones((N, B), bool)
     right = targets(way, w, trace)[:, 0]
@@ -1153,7 +1114,7 @@ def test_row_14_what_a_neighbour_holds(way: str, trace: Any) -> None:
     np.testing.assert_array_equal(targets(way, w, trace)[:, 0], right)
 
 
-# -- 15: anything changed after a terminal step ▸ outputs before it unchanged ----------------------------------
+# -- what follows a terminal step changes nothing before it ---------------------------------------------------
 
 LAST = 2  # the step that terminates
 LONG = 4100  # just beyond where the tree begins; 1025 is odd, which the tree has to join, too
@@ -1165,7 +1126,7 @@ def ended(n: int = N) -> Arrays:
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_15_other_numbers(way: str, trace: Any) -> None:
+def test_other_numbers_after_the_end_change_nothing(way: str, trace: Any) -> None:
     w, other = ended(), window(seed=1)
     for name in w:
         other[name][: LAST + 1] = w[name][: LAST + 1]
@@ -1174,34 +1135,34 @@ def test_row_15_other_numbers(way: str, trace: Any) -> None:
 
 @EVERY_WAY
 @BY_TRACE
-@pytest.mark.parametrize("name", ["r", "discount", "q", "pi", "mu_a"])
-def test_row_15_no_numbers(way: str, trace: Any, name: str) -> None:
+@each("name", ["r", "discount", "q", "pi", "mu_a"])
+def test_invalid_numbers_after_the_end_change_nothing(way: str, trace: Any, name: str) -> None:
     w = ended()
     right = targets(way, w, trace, validate=False)[: LAST + 1]
     for value in (NAN, -INF, 0.0):
         bad = changed(w, name, slice(LAST + 1, None), value)
-        with np.errstate(all="ignore"):  # NumPy may say what it thinks of them
+        with np.errstate(all="ignore"):  # NumPy may warn of them
             out = targets(way, bad, trace, validate=False)
         np.testing.assert_array_equal(out[: LAST + 1], right)
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["q_a", "expected_q", "r", "discount", "c"])
-@pytest.mark.parametrize(("n", "last"), [(N, LAST), (LONG, 700)])  # JAX folds a long window as a tree
-def test_row_15_corrections(way: str, name: str, n: int, last: int) -> None:
-    w = changed(primitive(n), "discount", last, 0)
+@each("name", ["q_a", "expected_q", "r", "discount", "c"])
+@each(("n", "last"), [(N, LAST), (LONG, 700)])  # JAX folds a long window as a tree
+def test_corrections_before_the_end_are_independent_of_what_follows(way: str, name: str, n: int, last: int) -> None:
+    w = changed(correction_arguments(n), "discount", last, 0)
     for value in (NAN, INF, -INF):
         out = corrections(way, changed(w, name, slice(last + 1, None), value), validate=False)
         np.testing.assert_allclose(out[: last + 1], corrections(way, w)[: last + 1], rtol=1e-5)
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("end", ["termination", "c = 0"])
-@pytest.mark.parametrize("last", [LAST, 700])
-def test_row_15_what_overflows_later(way: str, end: str, last: int) -> None:
-    """Every input is fine. After the end, or after an action with π(a|x) = 0, Δ grows beyond float32; before it
-    that is nobody's business."""
-    w = primitive(LONG)
+@each("end", ["termination", "c = 0"])
+@each("last", [LAST, 700])
+def test_corrections_that_overflow_after_the_end_change_nothing(way: str, end: str, last: int) -> None:
+    """Every input is valid. After the end, or after an action with π(a|x) = 0, Δ overflows float32; corrections
+    before it do not depend on that."""
+    w = correction_arguments(LONG)
     w["discount"][last + 1 :] = 1
     if end == "termination":
         w["discount"][last] = 0
@@ -1211,7 +1172,7 @@ def test_row_15_what_overflows_later(way: str, end: str, last: int) -> None:
     np.testing.assert_allclose(corrections(way, grown)[: last + 1], corrections(way, w)[: last + 1], rtol=1e-5)
 
 
-# -- 16: a user trace with c outside [0, π/μ] ▸ says that Theorem 1 no longer holds -----------------------------
+# -- a user's trace with c outside [0, π/μ]: a warning that Theorem 1 does not hold ---------------------------
 
 
 def unsafe_window(pi: float = 0.25, mu: float = 0.5, dtype: str = "float32") -> Arrays:
@@ -1224,15 +1185,14 @@ def unsafe_window(pi: float = 0.25, mu: float = 0.5, dtype: str = "float32") -> 
 
 
 @EVERY_WAY
-@pytest.mark.parametrize(
+@each(
     ("c", "parts"),
-    [
-        (lambda pi_a, mu_a: 0 * pi_a + 1, ("c = 1", "π/μ = 0.5", "t = 3", "[0]")),
-        (lambda pi_a, mu_a: -pi_a, ("c = -0.5", "π/μ = 1", "t = 1", "[0]")),  # c_0 is never read
-    ],
-    ids=["above", "below"],
+    {
+        "above": (lambda pi_a, mu_a: 0 * pi_a + 1, ("c = 1", "π/μ = 0.5", "t = 3", "[0]")),
+        "below": (lambda pi_a, mu_a: -pi_a, ("c = -0.5", "π/μ = 1", "t = 1", "[0]")),  # c_0 is never read
+    },
 )
-def test_row_16_outside(way: str, c: Callable, parts: tuple[str, ...]) -> None:
+def test_a_users_c_outside_its_bounds_is_warned_of(way: str, c: Callable, parts: tuple[str, ...]) -> None:
     with pytest.warns(ot.UnsafeTraceWarning, match="Theorem 1") as caught:
         out = targets(way, unsafe_window(), c)
     says(str(caught[0].message), "`trace`", *parts)
@@ -1241,15 +1201,15 @@ def test_row_16_outside(way: str, c: Callable, parts: tuple[str, ...]) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("mu", [1e-4, 1e-6])
-def test_row_16_outside_where_mu_is_small(way: str, mu: float) -> None:
+@each("mu", [1e-4, 1e-6])
+def test_a_users_c_outside_its_bounds_is_warned_of_where_mu_is_small(way: str, mu: float) -> None:
     """π = 0, so any c > 0 is outside, however rarely the action is taken."""
     with pytest.warns(ot.UnsafeTraceWarning, match="Theorem 1"):
         targets(way, unsafe_window(pi=0.0, mu=mu), lambda pi_a, mu_a: 0 * pi_a + 0.9)
 
 
 @EVERY_WAY
-def test_row_16_outside_with_logarithms(way: str) -> None:
+def test_a_users_c_outside_its_bounds_is_warned_of_with_logarithms(way: str) -> None:
     w = unsafe_window()
     w |= {"log_pi_a": np.log(taken(w["pi"], w["a"])), "log_mu_a": np.log(w.pop("mu_a"))}
     with pytest.warns(ot.UnsafeTraceWarning, match="Theorem 1"):
@@ -1257,7 +1217,7 @@ def test_row_16_outside_with_logarithms(way: str) -> None:
 
 
 class Doubled(ot.Retrace):
-    """A user's class, made as ours are: it has a name, and theory knows nothing of it."""
+    """A user's subclass of a trace: it has a name, and nothing is known about its safety."""
 
     name = "doubled"
 
@@ -1266,34 +1226,34 @@ class Doubled(ot.Retrace):
 
 
 @EVERY_WAY
-def test_row_16_outside_by_a_users_class(way: str) -> None:
+def test_a_users_class_outside_its_bounds_is_warned_of(way: str) -> None:
     with pytest.warns(ot.UnsafeTraceWarning, match="Theorem 1"):
         targets(way, unsafe_window(), Doubled(1.0))
 
 
 @EVERY_WAY
 @BY_TRACE
-def test_row_16_silent(way: str, trace: Any) -> None:
-    """Ours never warn (the theory is known), nor does a user's that stays inside."""
+def test_traces_inside_their_bounds_do_not_warn(way: str, trace: Any) -> None:
+    """Traces of the library never warn, nor does a user's trace inside its bounds."""
     targets(way, unsafe_window(), trace)
     targets(way, unsafe_window(), lambda pi_a, mu_a: pi_a / mu_a)  # the bound itself, but for rounding
     targets(way, unsafe_window(), lambda pi_a, mu_a: 0 * pi_a + 1, validate=False)
 
 
 @EVERY_WAY
-def test_row_16_silent_where_c_is_not_read(way: str) -> None:
+def test_there_is_no_warning_where_c_is_not_read(way: str) -> None:
     w = changed(unsafe_window(), "discount", 2, 0) | {"reset": np.zeros((N, B), bool)}
     w["reset"][3] = True
     targets(way, w, lambda pi_a, mu_a: 0 * pi_a + 1)
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("value", [NAN, INF])
-def test_row_16_no_number_is_refused(way: str, value: float) -> None:
+@each("value", [NAN, INF])
+def test_a_users_c_must_be_finite(way: str, value: float) -> None:
     says(refusal(targets, way, window(), lambda pi_a, mu_a: pi_a * value), "`c`", str(value), "t = 1")
 
 
-# -- 17: n = 1,000,000 ▸ no NaN; float64 to 1e-9, float32 to 1e-5 of the sum of absolute terms -------------------
+# -- a million steps: no NaN; 1e-9 in float64, 1e-5 in float32 of the sum of absolute terms -------------------
 
 
 def million(dtype: str) -> tuple[Arrays, np.ndarray, np.ndarray]:
@@ -1311,8 +1271,8 @@ def million(dtype: str) -> tuple[Arrays, np.ndarray, np.ndarray]:
     return w, q_a + delta, absolute
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-9)])
-def test_row_17_a_million_steps(dtype: str, tolerance: float) -> None:
+@each(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-9)])
+def test_a_million_steps_lose_no_accuracy(dtype: str, tolerance: float) -> None:
     w, right, absolute = million(dtype)
     steps = overrides(w) | {"r": w["r"], "discount": w["discount"], "c": np.ones_like(w["r"])}
     del steps["pi_a"]
@@ -1326,19 +1286,19 @@ def test_row_17_a_million_steps(dtype: str, tolerance: float) -> None:
             assert (abs(out - (right - steps["q_a"])) <= tolerance * absolute).all(), way
 
 
-# -- beyond the table -----------------------------------------------------------------------------------------
+# -- unusual sizes, libraries that mix, missing arguments -----------------------------------------------------
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("trace", [RETRACE, ot.RBIS(0.9)], ids=lambda trace: trace.name)
-def test_beyond_empty_batches(way: str, trace: Any) -> None:
+@each("trace", [RETRACE, ot.RBIS(0.9)])
+def test_batches_may_be_empty(way: str, trace: Any) -> None:
     for batch in ((0,), (2, 0)):
         assert targets(way, window(N, batch), trace).shape == (N, *batch)
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("trace", [RETRACE, ot.RBIS(0.9)], ids=lambda trace: trace.name)
-def test_beyond_any_batch_axes(way: str, trace: Any) -> None:
+@each("trace", [RETRACE, ot.RBIS(0.9)])
+def test_batches_may_have_any_axes(way: str, trace: Any) -> None:
     for batch in ((), (1, B, 1)):
         flat = window(N, (B,))
         w = {k: (v if batch else v[:, 0]).reshape(len(v), *batch, *v.shape[2:]) for k, v in flat.items()}
@@ -1347,8 +1307,8 @@ def test_beyond_any_batch_axes(way: str, trace: Any) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["retrace", "soft_watkins", "rbis"])
-def test_beyond_one_action(way: str, name: str) -> None:
+@each("name", ["retrace", "soft_watkins", "rbis"])
+def test_there_may_be_one_action(way: str, name: str) -> None:
     w = window(num_actions=1)
     w["pi"][:] = 1
     right, absolute = oracle.targets(name, 0.9, w)
@@ -1356,7 +1316,7 @@ def test_beyond_one_action(way: str, name: str) -> None:
 
 
 @EVERY_WAY
-def test_beyond_twenty_thousand_actions(way: str) -> None:
+def test_there_may_be_twenty_thousand_actions(way: str) -> None:
     """Sums of that many float32 probabilities round by more than a few of them; the distributions are still fine."""
     w = window(3, (1,), 20_000)
     right, absolute = oracle.targets("retrace", 0.9, w)
@@ -1364,8 +1324,8 @@ def test_beyond_twenty_thousand_actions(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", [JAX, TORCH, GRAD])
-@pytest.mark.parametrize("name", ["q", "r", "a", "mu_a"])
-def test_beyond_numpy_mixes_with_either(way: str, name: str) -> None:
+@each("name", ["q", "r", "a", "mu_a"])
+def test_numpy_mixes_with_jax_and_with_torch(way: str, name: str) -> None:
     w = window() | {"reset": np.zeros((N, B), bool), "mask": np.ones((N, B), bool)}
     mixed = w | given(way, {name: w[name]}) if name != "a" or way != GRAD else w | given(TORCH, {name: w[name]})
     out = ot.targets(**mixed, trace=RETRACE, stop_gradient=way != GRAD)
@@ -1374,9 +1334,9 @@ def test_beyond_numpy_mixes_with_either(way: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("way", [JAX, TORCH])
-@pytest.mark.parametrize("name", ["pi_a", "mu_a"])
-@pytest.mark.parametrize("other", [np.array, list], ids=["array", "list"])
-def test_beyond_numpy_mixes_in_a_trace_too(way: str, name: str, other: Callable) -> None:
+@each("name", ["pi_a", "mu_a"])
+@each("other", {"array": np.array, "list": list})
+def test_numpy_mixes_in_a_trace_too(way: str, name: str, other: Callable) -> None:
     numbers = {"pi_a": [0.25, 0.5], "mu_a": [0.5, 0.25]}
     mixed = {k: give(way, np.array(v)) if k == name else other(v) for k, v in numbers.items()}
     c = RETRACE(**mixed)
@@ -1384,37 +1344,37 @@ def test_beyond_numpy_mixes_in_a_trace_too(way: str, name: str, other: Callable)
     np.testing.assert_allclose(take(c), [0.45, 0.9], rtol=1e-6)
 
 
-def test_beyond_jax_and_torch_do_not_mix() -> None:
+def test_jax_and_torch_do_not_mix() -> None:
     w = window()
     mixed = given(JAX, w) | {"r": torch.from_numpy(w["r"])}
     says(refusal(ot.targets, **mixed, trace=RETRACE, error=TypeError), "JAX", "PyTorch", "convert")
-    text = refusal(ot.corrections, **given(JAX, primitive()) | {"c": torch.zeros(N, B)}, error=TypeError)
+    text = refusal(ot.corrections, **given(JAX, correction_arguments()) | {"c": torch.zeros(N, B)}, error=TypeError)
     says(text, "JAX", "PyTorch", "convert")
 
 
-def test_beyond_a_trace_that_is_none() -> None:
+def test_what_is_not_a_trace_is_refused() -> None:
     for trace in (0.9, None, int):
         says(refusal(targets, NUMPY, window(), trace, error=TypeError), "`trace`", "ot.Retrace(", repr(trace))
     says(refusal(targets, NUMPY, window(), "retrase"), "`trace`", "'retrase'", "'retrace'")
 
 
 @EVERY_WAY
-def test_beyond_a_trace_by_its_name_or_class(way: str) -> None:
+def test_a_trace_by_its_name_or_class(way: str) -> None:
     right = targets(way, window(), ot.Retrace(1.0))
     np.testing.assert_array_equal(targets(way, window(), "retrace"), right)
     np.testing.assert_array_equal(targets(way, window(), ot.Retrace), right)
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("missing", ["q", "a", "pi", "mu_a"])
-def test_beyond_something_left_out(way: str, missing: str) -> None:
+@each("missing", ["q", "a", "pi", "mu_a"])
+def test_a_missing_argument_is_named(way: str, missing: str) -> None:
     w = window()
     del w[missing]
     says(refusal(targets, way, w, error=TypeError), f"`{missing}=`")
 
 
 class Clamped(torch.nn.Module):
-    """A user's network that has a name of its own; it is code for tensors."""
+    """A user's network with an attribute `name`; it takes tensors."""
 
     name = "clamped"
 
@@ -1423,7 +1383,7 @@ class Clamped(torch.nn.Module):
 
 
 @pytest.mark.parametrize("way", [TORCH, GRAD])
-def test_beyond_a_users_trace_gets_tensors(way: str) -> None:
+def test_a_users_trace_gets_tensors(way: str) -> None:
     w = changed(window(), "mu_a", ..., 1)
     right = targets(NUMPY, w, lambda pi_a, mu_a: np.minimum(pi_a, 0.5))
     np.testing.assert_allclose(targets(way, w, Clamped()), right, rtol=1e-5)
@@ -1433,8 +1393,8 @@ def test_beyond_a_users_trace_gets_tensors(way: str) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["retrace", "q_sigma", "watkins", "rbis"])
-def test_beyond_lambda_of_any_kind(way: str, name: str) -> None:
+@each("name", ["retrace", "q_sigma", "watkins", "rbis"])
+def test_lambda_may_be_an_array_of_any_library(way: str, name: str) -> None:
     w, cls = window(), ot.TRACES[name]
     for kind in ("list", NUMPY, JAX, TORCH):
         if {kind, way} in ({JAX, TORCH}, {JAX, GRAD}):
@@ -1451,16 +1411,16 @@ def test_beyond_lambda_of_any_kind(way: str, name: str) -> None:
 # JAX
 
 
-@pytest.mark.parametrize("name", ["retrace", "soft_watkins", "rbis"])
-def test_beyond_jit_over_everything(name: str) -> None:
+@each("name", ["retrace", "soft_watkins", "rbis"])
+def test_jit_over_everything(name: str) -> None:
     w, trace = window(), ot.TRACES[name](0.9)
     compiled = jax.jit(lambda arrays, trace: ot.targets(**arrays, trace=trace))
     np.testing.assert_allclose(compiled(given(JAX, w), trace), targets(JAX, w, trace), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [NUMPY, JAX])
-@pytest.mark.parametrize("name", ["retrace", "rbis"])
-def test_beyond_lambda_alone_is_traced(name: str, kind: str) -> None:
+@each("kind", [NUMPY, JAX])
+@each("name", ["retrace", "rbis"])
+def test_lambda_alone_may_be_traced(name: str, kind: str) -> None:
     """A window that is a constant of the compiled function: its values are known, and λ is not."""
     w, cls = given(kind, window()), ot.TRACES[name]
 
@@ -1473,14 +1433,16 @@ def test_beyond_lambda_alone_is_traced(name: str, kind: str) -> None:
     assert np.isfinite(jax.jit(jax.grad(lambda lambda_: of(lambda_).sum()))(0.5))
 
 
-def test_beyond_nothing_is_traced() -> None:
-    w, p = given(JAX, window()), given(JAX, primitive())
+def test_jit_may_trace_nothing() -> None:
+    w, p = given(JAX, window()), given(JAX, correction_arguments())
     np.testing.assert_allclose(jax.jit(lambda: ot.targets(**w, trace=RETRACE))(), targets(JAX, window()), rtol=1e-6)
-    np.testing.assert_allclose(jax.jit(lambda: ot.corrections(**p))(), corrections(JAX, primitive()), rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(lambda: ot.corrections(**p))(), corrections(JAX, correction_arguments()), rtol=1e-6
+    )
 
 
-def test_beyond_a_users_trace_inside_jit() -> None:
-    """c is unknown there, so nothing is said of it; outside it is known, although the user's c was traced once."""
+def test_a_users_trace_works_inside_jit() -> None:
+    """c is unknown inside jit, so there is no warning."""
     w = given(JAX, window())
     out = jax.jit(lambda arrays, k: ot.targets(**arrays, trace=lambda pi_a, mu_a: k * pi_a))(w, 0.9)
     np.testing.assert_allclose(out, targets(JAX, window(), own_tree_backup), rtol=1e-6)
@@ -1488,7 +1450,7 @@ def test_beyond_a_users_trace_inside_jit() -> None:
     np.testing.assert_allclose(closed, out, rtol=1e-6)
 
 
-def test_beyond_vmap_over_windows() -> None:
+def test_vmap_over_windows() -> None:
     several = [window(seed=seed) for seed in range(3)]
     stacked = {k: jnp.stack([w[k] for w in several]) for k in several[0]}
     out = jax.vmap(lambda arrays: ot.targets(**arrays, trace=RETRACE))(stacked)
@@ -1500,7 +1462,7 @@ def test_beyond_vmap_over_windows() -> None:
 
 
 def gradients(way: str, trace: Any) -> Callable[[Arrays], Arrays]:
-    """Of the sum of all targets, in what a network or an environment gives."""
+    """Return the gradient of the sum of all targets with respect to `q`, `pi`, `r` and `mu_a`."""
 
     def in_jax(free: Arrays, fixed: Arrays) -> Any:
         return ot.targets(**free, **fixed, trace=trace, stop_gradient=False).sum()
@@ -1522,7 +1484,7 @@ def gradients(way: str, trace: Any) -> Callable[[Arrays], Arrays]:
 
 @pytest.mark.parametrize("way", [JAX, TORCH])
 @BY_PATH
-def test_beyond_what_is_not_read_does_not_reach_gradients(way: str, trace: Any) -> None:
+def test_what_is_not_read_does_not_reach_gradients(way: str, trace: Any) -> None:
     """0 · NaN is NaN: a gradient can carry what the value did not."""
     of = gradients(way, trace)
     out, right = of(padded(rubbish=True)), of(padded(rubbish=False))
@@ -1534,15 +1496,15 @@ def test_beyond_what_is_not_read_does_not_reach_gradients(way: str, trace: Any) 
 
 
 @BY_TRACE
-def test_beyond_torch_gradients_are_stopped(trace: Any) -> None:
+def test_gradients_of_torch_are_stopped(trace: Any) -> None:
     w = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in given(TORCH, window()).items()}
     out = ot.targets(**w, trace=trace)
     assert not out.requires_grad
     np.testing.assert_array_equal(out, targets(TORCH, window(), trace))
 
 
-@pytest.mark.parametrize("name", ["retrace", "rbis", "q_sigma"])
-def test_beyond_torch_lambda_that_is_learned(name: str) -> None:
+@each("name", ["retrace", "rbis", "q_sigma"])
+def test_lambda_may_be_learned_in_torch(name: str) -> None:
     lambda_ = torch.tensor(0.9, requires_grad=True)
     w, trace = given(TORCH, window()), ot.TRACES[name](lambda_)
     out = ot.targets(**w, trace=trace)
@@ -1557,7 +1519,7 @@ def test_beyond_torch_lambda_that_is_learned(name: str) -> None:
 
 @pytest.mark.parametrize("way", [TORCH, GRAD])
 @BY_TRACE
-def test_beyond_torch_windows_seen_through_a_transpose(way: str, trace: Any) -> None:
+def test_torch_windows_may_be_transposed_views(way: str, trace: Any) -> None:
     """Replay keeps (B, n, …); the window is a view of it."""
     w = window()
     views = {k: torch.from_numpy(np.ascontiguousarray(v.swapaxes(0, 1))).transpose(0, 1) for k, v in w.items()}
@@ -1567,12 +1529,12 @@ def test_beyond_torch_windows_seen_through_a_transpose(way: str, trace: Any) -> 
     np.testing.assert_allclose(take(out), targets(way, w, trace), rtol=1e-6)
 
 
-def test_beyond_torch_expanded_tensors() -> None:
+def test_torch_tensors_may_be_expanded() -> None:
     w = given(TORCH, window()) | {"discount": torch.tensor(0.9).expand(N, B)}
     np.testing.assert_array_equal(ot.targets(**w, trace=RETRACE), targets(TORCH, window()))
 
 
-def test_beyond_memory_maps(tmp_path: Any) -> None:
+def test_arrays_may_be_memory_maps(tmp_path: Any) -> None:
     w = window() | {"reset": np.zeros((N, B), bool), "mask": np.ones((N, B), bool)}
     for name, value in w.items():
         np.save(tmp_path / name, value)
@@ -1580,9 +1542,9 @@ def test_beyond_memory_maps(tmp_path: Any) -> None:
     np.testing.assert_array_equal(ot.targets(**mapped, trace=RETRACE), targets(NUMPY, w))
 
 
-@pytest.mark.parametrize("name", ["r", "q", "mu_a"])
-def test_beyond_numpy_masked_arrays(name: str) -> None:
-    """Its mask would be lost: refused, with the argument that takes one."""
+@each("name", ["r", "q", "mu_a"])
+def test_masked_arrays_of_numpy_are_refused(name: str) -> None:
+    """Its mask would be lost; the error names the argument `mask`."""
     w = window()
     hidden = np.ma.masked_array(w[name], mask=np.zeros(w[name].shape, bool))
     hidden[2, 1] = np.ma.masked
@@ -1590,8 +1552,8 @@ def test_beyond_numpy_masked_arrays(name: str) -> None:
     says(text, f"`{name}`", "mask")
 
 
-def test_beyond_large_batches_in_threads() -> None:
-    """Large enough to be split; each part must land in its own place."""
+def test_large_batches_are_split_over_threads() -> None:
+    """The batch is split over threads; each part must be written to its own place."""
     w = window(4, (60_000,), 6)
     out = targets(NUMPY, w)
     some = np.array([0, 1, 29_999, 30_000, 59_999])
@@ -1605,8 +1567,8 @@ def test_beyond_large_batches_in_threads() -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["recursive_retrace", "truncated_is", "rbis"])
-def test_beyond_a_trajectory_that_pi_cannot_take_stays_cut(way: str, name: str) -> None:
+@each("name", ["recursive_retrace", "truncated_is", "rbis"])
+def test_a_trajectory_that_pi_cannot_take_stays_cut(way: str, name: str) -> None:
     """β = 0 after π(a|x) = 0, and 0 · ρ is 0 even where ρ overflows."""
     w = window()
     w["log_pi_a"], w["log_mu_a"] = np.zeros((N, B), np.float32), np.full((N, B), -1, np.float32)
@@ -1618,35 +1580,35 @@ def test_beyond_a_trajectory_that_pi_cannot_take_stays_cut(way: str, name: str) 
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("name", ["recursive_retrace", "truncated_is", "rbis"])
-def test_beyond_betas_stay_cut(way: str, name: str) -> None:
+@each("name", ["recursive_retrace", "truncated_is", "rbis"])
+def test_betas_stay_cut(way: str, name: str) -> None:
     logs = {"log_pi_a": np.array([0, -INF, 0, 0]), "log_mu_a": np.array([-1.0, -1, -800, -1])}
     betas = take(ot.TRACES[name](0.9).betas(**given(way, logs)))
     np.testing.assert_array_equal(betas, np.array([1, 0, 0, 0]))
 
 
-# the sisters, where they share a fault
+# Peng's Q(λ), n-step returns, V-trace and C-trace check what `targets` checks
 
-SISTERS = {
+OTHER_RECURSIONS = {
     "peng_targets": ot.peng_targets,
     "n_step_targets": partial(ot.n_step_targets, num_steps=3),
 }
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("sister", SISTERS.values(), ids=SISTERS)
-def test_beyond_sisters_do_not_read_after_the_end(way: str, sister: Callable) -> None:
+@each("recursion", OTHER_RECURSIONS)
+def test_other_recursions_do_not_read_after_the_end(way: str, recursion: Callable) -> None:
     """E_π Q after a terminal step may be anything: `targets` does not read it, and neither may these."""
     w = {"r": ended()["r"], "discount": ended()["discount"], "expected_q": overrides(window())["expected_q"]}
-    right = take(sister(**given(way, w)))
+    right = take(recursion(**given(way, w)))
     for value in (NAN, INF):
-        out = take(sister(**given(way, changed(w, "expected_q", LAST, value))))
+        out = take(recursion(**given(way, changed(w, "expected_q", LAST, value))))
         np.testing.assert_allclose(out, right, rtol=1e-6)
 
 
 @EVERY_LIBRARY
-def test_beyond_c_trace_checks_mu(way: str) -> None:
-    """A mixture hides what is wrong with its parts."""
+def test_c_trace_checks_mu(way: str) -> None:
+    """A mixture can be valid although one of its policies is not."""
     w = {k: v for k, v in window().items() if k != "mu_a"}
     w["mu"] = np.full_like(w["pi"], 1 / A)
     for row, parts in (([-1e-3, 0.5, 0.501], ("-0.001",)), ([0.5, 0.5, 0.1], ("1.1",))):
@@ -1655,20 +1617,20 @@ def test_beyond_c_trace_checks_mu(way: str) -> None:
 
 
 @EVERY_LIBRARY
-@pytest.mark.parametrize("sister", SISTERS.values(), ids=SISTERS)
-def test_beyond_sisters_check_what_targets_checks(way: str, sister: Callable) -> None:
+@each("recursion", OTHER_RECURSIONS)
+def test_other_recursions_check_what_targets_checks(way: str, recursion: Callable) -> None:
     w = {k: v for k, v in same_step().items() if k in ("q", "pi", "r", "discount", "reset")}
-    says(refusal(sister, **given(way, w)), "`discount`", "t = 2", "[1]", "`expected_q`")  # same-step autoreset
+    says(refusal(recursion, **given(way, w)), "`discount`", "t = 2", "[1]", "`expected_q`")  # same-step autoreset
     del w["reset"]
-    says(refusal(sister, **given(way, w | {"pi": w["pi"] * np.float32(1.1)})), "`pi`", "1.1")
-    says(refusal(sister, **given(way, changed(w, "q", (2, 1, 0), NAN))), "`q`", "nan", "t = 2", "[1, 0]")
-    text = refusal(sister, **given(way, w | {"q": w["q"][1:], "pi": w["pi"][1:]}))
+    says(refusal(recursion, **given(way, w | {"pi": w["pi"] * np.float32(1.1)})), "`pi`", "1.1")
+    says(refusal(recursion, **given(way, changed(w, "q", (2, 1, 0), NAN))), "`q`", "nan", "t = 2", "[1, 0]")
+    text = refusal(recursion, **given(way, w | {"q": w["q"][1:], "pi": w["pi"][1:]}))
     says(text, "`q`", str((N, B, A)), str((N, B)))
 
 
 @EVERY_LIBRARY
-def test_beyond_vtrace_checks_what_targets_checks(way: str) -> None:
-    p = primitive()
+def test_vtrace_checks_what_targets_checks(way: str) -> None:
+    p = correction_arguments()
     w = {"v": np.zeros((N + 1, B), np.float32), "r": p["r"], "discount": p["discount"]}
     w |= {"pi_a": np.full((N, B), 0.5, np.float32), "mu_a": np.full((N, B), 0.5, np.float32)}
     reset = same_step()["reset"]

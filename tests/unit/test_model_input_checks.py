@@ -1,6 +1,7 @@
-"""The rows of the fault matrix that finite models answer for: what bad, odd and hostile models get.
+"""The input checks of finite MDPs: wrong, unusual and hostile models, policies and logged transitions.
 
-A refusal is checked for its type, the argument in backticks, the value and the place; never for its whole sentence.
+An error is checked for its type and for what its text names: the argument in backticks, the value and the place;
+never for the whole sentence. `docs/reliability.md` lists what each kind of input gets.
 """
 
 import sys
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from builders.windows import Arrays, changed
+from loops import each
+from refusals import refusal, says
 
 from offtrace.mdp import (
     FiniteMDP,
@@ -32,7 +36,6 @@ X, A = 4, 3
 AT = "(x, a) = (2, 1)"
 """Where the faults are put."""
 PLACE = 2, 1
-Arrays = dict[str, Any]
 
 
 # -- helpers --------------------------------------------------------------------------------------------------
@@ -79,73 +82,51 @@ def data() -> Arrays:
     }
 
 
-def changed(arrays: Arrays, name: str, place: Any, value: Any) -> Arrays:
-    array = np.array(arrays[name])
-    array[place] = value
-    return arrays | {name: array}
-
-
-def refusal(call: Callable, *args: Any, error: type[Exception] = ValueError, **options: Any) -> str:
-    """The text of a refusal; any other exception, or a warning, fails the test, and so does a changed input."""
-    before = {name: value.copy() for name, value in options.items() if isinstance(value, np.ndarray)}
-    with pytest.raises(error) as caught:
-        call(*args, **options)
-    assert type(caught.value) is error
-    for name, value in before.items():
-        np.testing.assert_array_equal(options[name], value, err_msg=f"{name} was changed")
-    return str(caught.value)
-
-
-def says(text: str, *parts: str) -> None:
-    missing = [part for part in parts if part not in text]
-    assert not missing, f"{missing} is missing from: {text}"
-
-
 BOTH_FORMS = pytest.mark.parametrize("form", [dict, sparse], ids=["dense", "sparse"])
 
 
-def test_nothing_is_wrong_with_what_the_rows_start_from() -> None:
+def test_the_arguments_that_these_tests_change_are_valid() -> None:
     for arrays in (model(), sparse(model())):
         assert FiniteMDP(**arrays).shape == (X, A)
     assert FiniteMDP.from_transitions(**lists()).shape == (2, 1)
     assert from_data(**data()).mdp.shape == (3, 2)
 
 
-# -- 18: P with rows that do not sum to 1, NaN, wrong shape ▸ refused with the (x, a) -------------------------
+# -- rows of P are distributions ------------------------------------------------------------------------------
 
 
 @BOTH_FORMS
-@pytest.mark.parametrize("total", [0.9, 1.1, 0.999, 2.0])
-def test_row_18_rows_that_do_not_sum_to_1(form: Callable, total: float) -> None:
+@each("total", [0.9, 1.1, 0.999, 2.0])
+def test_rows_of_p_must_sum_to_1(form: Callable, total: float) -> None:
     arrays = model()
     arrays["p"][PLACE] *= total
     says(refusal(FiniteMDP, **form(arrays)), "`p`", "sum to 1", f"{total:g}", AT, "`terminates`")
 
 
 @BOTH_FORMS
-def test_row_18_a_row_of_zeros(form: Callable) -> None:
+def test_a_row_of_p_must_not_be_zero(form: Callable) -> None:
     says(refusal(FiniteMDP, **form(changed(model(), "p", PLACE, 0.0))), "`p`", "sum to 1", "got 0", AT)
 
 
 @BOTH_FORMS
-@pytest.mark.parametrize("value", [NAN, -0.1, -1e-3, -INF])
-def test_row_18_no_probability(form: Callable, value: float) -> None:
+@each("value", [NAN, -0.1, -1e-3, -INF])
+def test_p_must_hold_probabilities(form: Callable, value: float) -> None:
     says(refusal(FiniteMDP, **form(changed(model(), "p", (*PLACE, 3), value))), "`p`", f"{value:.6g}", AT)
 
 
 @BOTH_FORMS
-def test_row_18_an_infinite_probability(form: Callable) -> None:
+def test_p_must_be_finite(form: Callable) -> None:
     says(refusal(FiniteMDP, **form(changed(model(), "p", (*PLACE, 3), INF))), "`p`", "inf", AT)
 
 
 @BOTH_FORMS
-def test_row_18_negative_by_rounding_passes_and_stays(form: Callable) -> None:
+def test_p_may_be_negative_by_rounding_and_is_not_changed(form: Callable) -> None:
     arrays = changed(model(), "p", PLACE, [-1e-12, 0.5, 0.5, 0.0])
     assert FiniteMDP(**form(arrays)).dense()[(*PLACE, 0)] == -1e-12
 
 
-@pytest.mark.parametrize(("dtype", "off", "passes"), [("float32", 1e-5, True), ("float64", 1e-5, False)])
-def test_row_18_rounding_is_that_of_the_type(dtype: str, off: float, passes: bool) -> None:
+@each(("dtype", "off", "passes"), [("float32", 1e-5, True), ("float64", 1e-5, False)])
+def test_sums_of_p_may_be_off_by_the_rounding_of_their_dtype(dtype: str, off: float, passes: bool) -> None:
     arrays = model()
     arrays["p"][PLACE] *= 1 + off
     arrays["p"] = arrays["p"].astype(dtype)
@@ -155,18 +136,18 @@ def test_row_18_rounding_is_that_of_the_type(dtype: str, off: float, passes: boo
         says(refusal(FiniteMDP, **arrays), "`p`", "sum to 1", AT)
 
 
-@pytest.mark.parametrize("shape", [(), (X,), (X, X), (A, X, X), (X, A, X + 1), (X, A, X, 1), (0, A, 0), (X, 0, X)])
-def test_row_18_wrong_shape(shape: tuple[int, ...]) -> None:
+@each("shape", [(), (X,), (X, X), (A, X, X), (X, A, X + 1), (X, A, X, 1), (0, A, 0), (X, 0, X)])
+def test_p_must_have_its_shape(shape: tuple[int, ...]) -> None:
     says(refusal(FiniteMDP, **model() | {"p": np.zeros(shape)}), "`p`", "(X, A, X)", str(shape))
 
 
-@pytest.mark.parametrize("shape", [(X * A + 1, X), (X, X * A), (X - 1, X)])
-def test_row_18_wrong_shape_of_a_sparse_p(shape: tuple[int, int]) -> None:
+@each("shape", [(X * A + 1, X), (X, X * A), (X - 1, X)])
+def test_a_sparse_p_must_have_its_shape(shape: tuple[int, int]) -> None:
     arrays = sparse(model()) | {"p": scipy.sparse.csr_array(shape)}
     says(refusal(FiniteMDP, **arrays), "`p`", "(X·A, X)", str(shape))
 
 
-@pytest.mark.parametrize(
+@each(
     ("entries", "parts"),
     [
         ([(0.5, 0, 0.0, False)], ("`p`", "sum to 1", "0.5")),
@@ -184,12 +165,12 @@ def test_row_18_wrong_shape_of_a_sparse_p(shape: tuple[int, int]) -> None:
         ([1.0], ("`p`", "1.0")),
     ],
 )
-def test_row_18_dictionaries(entries: list, parts: tuple[str, ...]) -> None:
+def test_dictionaries_of_transitions_are_checked(entries: list, parts: tuple[str, ...]) -> None:
     fine = [(1.0, 0, 0.0, False)]
     says(refusal(from_dictionary, {0: {0: fine, 1: fine}, 1: {0: fine, 1: entries}}, gamma=0.9), *parts, "(1, 1)")
 
 
-@pytest.mark.parametrize(
+@each(
     ("table", "parts"),
     [
         ({}, ("states", "0 is missing")),
@@ -198,11 +179,11 @@ def test_row_18_dictionaries(entries: list, parts: tuple[str, ...]) -> None:
         ({0: {0: [(1.0, 0, 0.0, False)]}, 1: {}}, ("same 1 actions", "got 0 at x = 1")),
     ],
 )
-def test_row_18_dictionaries_with_gaps(table: dict, parts: tuple[str, ...]) -> None:
+def test_dictionaries_of_transitions_must_have_no_gaps(table: dict, parts: tuple[str, ...]) -> None:
     says(refusal(from_dictionary, table, gamma=0.9), *parts)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "parts"),
     [
         ("probability", [0.5, 0.4, 1.0], ("`p`", "sum to 1", "0.9", "(0, 0)")),
@@ -223,37 +204,37 @@ def test_row_18_dictionaries_with_gaps(table: dict, parts: tuple[str, ...]) -> N
         ("ends", [0.0, 0.0, 1.5], ("1.5", "(1, 0)")),
     ],
 )
-def test_row_18_lists_of_transitions(name: str, value: Any, parts: tuple[str, ...]) -> None:
+def test_lists_of_transitions_are_checked(name: str, value: Any, parts: tuple[str, ...]) -> None:
     says(refusal(FiniteMDP.from_transitions, **lists() | {name: value}), *parts)
 
 
-def test_row_18_successors_that_are_no_whole_numbers() -> None:
+def test_successors_must_be_whole_numbers() -> None:
     arrays = lists() | {"successor": np.array([0.0, 1.0, 1.0])}
     says(refusal(FiniteMDP.from_transitions, error=TypeError, **arrays), "`successor`", "float64")
 
 
-# -- 6: NaN or Inf reward ▸ refused with its place ------------------------------------------------------------
+# -- rewards are finite ---------------------------------------------------------------------------------------
 
 
 @BOTH_FORMS
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_row_6_rewards_by_transition(form: Callable, value: float) -> None:
+@each("value", [NAN, INF, -INF])
+def test_rewards_by_transition_must_be_finite(form: Callable, value: float) -> None:
     says(refusal(FiniteMDP, **form(changed(model(), "r", (*PLACE, 3), value))), "`r`", f"{value}", AT)
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_row_6_rewards_by_pair(value: float) -> None:
+@each("value", [NAN, INF, -INF])
+def test_rewards_by_pair_must_be_finite(value: float) -> None:
     arrays = changed(model() | {"r": np.zeros((X, A))}, "r", PLACE, value)
     says(refusal(FiniteMDP, **arrays), "`r`", f"{value}", AT)
 
 
-def test_row_7_rewards_of_impossible_transitions_are_not_read() -> None:
+def test_rewards_of_impossible_transitions_are_not_read() -> None:
     arrays = changed(model(), "p", PLACE, [0.0, 0.5, 0.5, 0.0])
     arrays["r"][(*PLACE, 0)], arrays["terminates"][(*PLACE, 3)] = NAN, NAN
     assert np.isfinite(FiniteMDP(**arrays).r).all()
 
 
-# -- 9: γ outside [0, 1], NaN ▸ refused -----------------------------------------------------------------------
+# -- γ is in [0, 1] -------------------------------------------------------------------------------------------
 
 MAKERS: dict[str, Callable[[Any], FiniteMDP]] = {
     "FiniteMDP": lambda gamma: FiniteMDP(**model() | {"gamma": gamma}),
@@ -267,51 +248,51 @@ MAKERS: dict[str, Callable[[Any], FiniteMDP]] = {
     "chain": lambda gamma: chain(gamma=gamma),
     "cliff_walking": lambda gamma: cliff_walking(gamma=gamma),
 }
-EVERY_MAKER = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+EVERY_MAKER = each("make", MAKERS)
 
 
 @EVERY_MAKER
-@pytest.mark.parametrize("gamma", [-0.1, 1.0001, NAN, INF])
-def test_row_9_gamma(make: Callable, gamma: float) -> None:
+@each("gamma", [-0.1, 1.0001, NAN, INF])
+def test_gamma_must_be_in_the_unit_interval(make: Callable, gamma: float) -> None:
     says(refusal(make, gamma), "`gamma`", "[0, 1]", f"{gamma:g}")
 
 
 @EVERY_MAKER
-@pytest.mark.parametrize("gamma", [None, "high", [0.9], 1j])
-def test_row_9_gamma_is_no_number(make: Callable, gamma: Any) -> None:
+@each("gamma", [None, "high", [0.9], 1j])
+def test_gamma_must_be_a_number(make: Callable, gamma: Any) -> None:
     says(refusal(make, gamma, error=TypeError), "`gamma`", repr(gamma))
 
 
 @EVERY_MAKER
-@pytest.mark.parametrize("gamma", [0, 1, np.float32(0.5)])
-def test_row_9_gamma_at_the_edges_is_fine(make: Callable, gamma: Any) -> None:
+@each("gamma", [0, 1, np.float32(0.5)])
+def test_gamma_may_be_0_or_1(make: Callable, gamma: Any) -> None:
     assert make(gamma).gamma == gamma
 
 
-# -- 1, 2, 5: policies ----------------------------------------------------------------------------------------
+# -- policies are distributions -------------------------------------------------------------------------------
 
 
 def policy() -> np.ndarray:
     return np.random.default_rng(0).dirichlet(np.ones(A), X)
 
 
-@pytest.mark.parametrize("name", ["pi", "mu"])
-@pytest.mark.parametrize("total", [0.9, 1.1])
-def test_row_1_sum_of_a_policy(name: str, total: float) -> None:
+@each("name", ["pi", "mu"])
+@each("total", [0.9, 1.1])
+def test_rows_of_a_policy_must_sum_to_1(name: str, total: float) -> None:
     pi = policy() / 1.2  # so that no entry is above 1
     pi[0], pi[1], pi[3] = 1 / A, 1 / A, 1 / A
     pi[2] *= total / pi[2].sum()
     says(refusal(checked_policy, pi, (X, A), name), f"`{name}`", "sum to 1", f"{total:g}", "x = 2")
 
 
-@pytest.mark.parametrize("value", [-1e-3, -1.0, NAN, INF, -INF, 1.1, -2.3])
-def test_rows_2_and_5_no_probability_of_a_policy(value: float) -> None:
+@each("value", [-1e-3, -1.0, NAN, INF, -INF, 1.1, -2.3])
+def test_a_policy_must_hold_probabilities(value: float) -> None:
     pi = policy()
     pi[PLACE] = value
     says(refusal(checked_policy, pi, (X, A), "pi"), "`pi`", "[0, 1]", f"{value:.6g}", AT)
 
 
-def test_row_2_rounding_passes_and_stays() -> None:
+def test_a_policy_may_be_off_by_rounding_and_is_not_changed() -> None:
     pi = np.tile([0.5, 0.5, 0.0], (X, 1))
     pi[PLACE], pi[2, 0] = 1 + 1e-12, -1e-12
     pi[2, 2] = 0
@@ -320,15 +301,15 @@ def test_row_2_rounding_passes_and_stays() -> None:
     np.testing.assert_array_equal(pi, before)
 
 
-# -- 10: shapes that do not match ▸ refused, the shapes in the text -------------------------------------------
+# -- shapes must match; nothing broadcasts --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(), (A,), (1, A), (X, 1), (A, X), (X, A, 1), (1, X, A)])
-def test_row_10_policies(shape: tuple[int, ...]) -> None:
+@each("shape", [(), (A,), (1, A), (X, 1), (A, X), (X, A, 1), (1, X, A)])
+def test_policies_must_have_the_shape_of_the_model(shape: tuple[int, ...]) -> None:
     says(refusal(checked_policy, np.ones(shape), (X, A), "mu"), "`mu`", str((X, A)), str(shape))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "shape"),
     [
         *(("r", shape) for shape in [(), (X,), (X, 1), (1, A), (A, X), (X, A, 1), (1, A, X), (X * A, X)]),
@@ -336,24 +317,24 @@ def test_row_10_policies(shape: tuple[int, ...]) -> None:
         *(("start", shape) for shape in [(), (1,), (X + 1,), (X, 1), (1, X)]),
     ],
 )
-def test_row_10_nothing_broadcasts(name: str, shape: tuple[int, ...]) -> None:
+def test_nothing_broadcasts(name: str, shape: tuple[int, ...]) -> None:
     says(refusal(FiniteMDP, **model() | {name: np.zeros(shape)}), f"`{name}`", str(X), str(shape))
 
 
-@pytest.mark.parametrize("name", ["r", "terminates"])
-def test_row_10_sparse(name: str) -> None:
+@each("name", ["r", "terminates"])
+def test_sparse_arguments_must_have_the_shape_of_p(name: str) -> None:
     arrays = sparse(model()) | {name: scipy.sparse.csr_array((X, X))}
     says(refusal(FiniteMDP, **arrays), f"`{name}`", str((X * A, X)), str((X, X)))
 
 
-@pytest.mark.parametrize("grid", [(1, 3), (2, 3), (0, 4)])
-def test_row_10_grid(grid: tuple[int, int]) -> None:
+@each("grid", [(1, 3), (2, 3), (0, 4)])
+def test_a_grid_must_have_the_cells_of_the_model(grid: tuple[int, int]) -> None:
     says(refusal(FiniteMDP, **model(), grid=grid), "`grid`", f"{X} cells", str(grid))
 
 
-@pytest.mark.parametrize("name", ["states", "actions", "rewards", "next_states", "terminated"])
-@pytest.mark.parametrize("change", [lambda v: v[:1], lambda v: v[:-1], lambda v: v[:, None], lambda v: v[0]])
-def test_row_10_data(name: str, change: Callable) -> None:
+@each("name", ["states", "actions", "rewards", "next_states", "terminated"])
+@each("change", [lambda v: v[:1], lambda v: v[:-1], lambda v: v[:, None], lambda v: v[0]])
+def test_columns_of_data_must_have_one_length(name: str, change: Callable) -> None:
     arrays = data()
     arrays[name] = np.asarray(change(arrays[name]))
     says(refusal(from_data, **arrays), f"`{name}` {arrays[name].shape}", "(4,)")
@@ -363,7 +344,7 @@ def test_row_10_data(name: str, change: Callable) -> None:
 
 
 @BOTH_FORMS
-@pytest.mark.parametrize("value", [NAN, -0.1, 1.1, INF])
+@each("value", [NAN, -0.1, 1.1, INF])
 def test_terminates_is_a_share(form: Callable, value: float) -> None:
     arrays = form(changed(model(), "terminates", (*PLACE, 3), value))
     says(refusal(FiniteMDP, **arrays), "`terminates`", "[0, 1]", f"{value:.6g}", AT)
@@ -374,75 +355,71 @@ def test_terminates_by_pair_says_the_pair() -> None:
     says(refusal(FiniteMDP, **arrays), "`terminates`", "2", AT)
 
 
-@pytest.mark.parametrize(
-    "start", [[0.25, 0.25, 0.25, 0.15], [0.5, 0.5, 0.5, -0.5], [NAN, 0.0, 0.0, 1.0], [1, 1, 1, 1]]
-)
+@each("start", [[0.25, 0.25, 0.25, 0.15], [0.5, 0.5, 0.5, -0.5], [NAN, 0.0, 0.0, 1.0], [1, 1, 1, 1]])
 def test_start_is_a_distribution(start: list[float]) -> None:
     says(refusal(FiniteMDP, **model() | {"start": start}), "`start`", "distribution")
 
 
-# -- 11: actions and states −1, too large, float, bool ▸ refused ----------------------------------------------
+# -- states and actions are whole numbers of their range ------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["states", "actions", "next_states"])
-def test_row_11_negative(name: str) -> None:
+@each("name", ["states", "actions", "next_states"])
+def test_states_and_actions_must_not_be_negative(name: str) -> None:
     says(refusal(from_data, **changed(data(), name, 2, -1)), f"`{name}`", "-1", "t = 2")
 
 
-@pytest.mark.parametrize("kind", [float, bool, str, object, complex])
-@pytest.mark.parametrize("name", ["states", "actions", "next_states"])
-def test_row_11_no_whole_numbers(name: str, kind: type) -> None:
+@each("kind", [float, bool, str, object, complex])
+@each("name", ["states", "actions", "next_states"])
+def test_states_and_actions_must_be_whole_numbers(name: str, kind: type) -> None:
     arrays = data()
     arrays[name] = arrays[name].astype(kind)
     says(refusal(from_data, error=TypeError, **arrays), f"`{name}`", "whole numbers", str(arrays[name].dtype))
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("states", "num_states"), ("next_states", "num_states"), ("actions", "num_actions")]
-)
-def test_row_11_too_large(name: str, size: str) -> None:
+@each(("name", "size"), [("states", "num_states"), ("next_states", "num_states"), ("actions", "num_actions")])
+def test_states_and_actions_must_be_below_the_size_that_is_given(name: str, size: str) -> None:
     says(refusal(from_data, **changed(data(), name, 2, 7), **{size: 3}), f"`{name}`", f"`{size}` = 3", "7", "t = 2")
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, "4"])
-@pytest.mark.parametrize("size", ["num_states", "num_actions"])
-def test_row_11_sizes(size: str, value: Any) -> None:
+@each("value", [0, -1, 2.0, True, "4"])
+@each("size", ["num_states", "num_actions"])
+def test_sizes_must_be_positive_whole_numbers(size: str, value: Any) -> None:
     says(refusal(from_data, **data(), **{size: value}), f"`{size}`", repr(value))
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_row_6_rewards_of_data(value: float) -> None:
+@each("value", [NAN, INF, -INF])
+def test_rewards_of_data_must_be_finite(value: float) -> None:
     says(refusal(from_data, **changed(data(), "rewards", 3, value)), "`rewards`", "finite", "t = 3")
 
 
-@pytest.mark.parametrize("kind", [int, float, str])
+@each("kind", [int, float, str])
 def test_data_terminated_is_boolean(kind: type) -> None:
     arrays = data()
     arrays["terminated"] = arrays["terminated"].astype(kind)
     says(refusal(from_data, error=TypeError, **arrays), "`terminated`", "boolean", "== 1")
 
 
-def test_row_8_no_data() -> None:
+def test_data_must_not_be_empty() -> None:
     arrays = {name: value[:0] if isinstance(value, np.ndarray) else value for name, value in data().items()}
     says(refusal(from_data, **arrays), "`states`", "none")
 
 
-# -- 13: lists, ragged lists, strings, odd arrays ▸ right answer or a clear refusal; inputs never modified ----
+# -- unusual arrays: the right model or an error; inputs are never modified -----------------------------------
 
 
-@pytest.mark.parametrize("value", ["p", ["a", "b"], [[[1.0], [1.0, 0.0]]], [[None]], {"x": 1}, [1j], object()])
-@pytest.mark.parametrize("name", ["p", "r", "terminates", "start"])
-def test_row_13_no_arrays_of_numbers(name: str, value: Any) -> None:
+@each("value", ["p", ["a", "b"], [[[1.0], [1.0, 0.0]]], [[None]], {"x": 1}, [1j], object()])
+@each("name", ["p", "r", "terminates", "start"])
+def test_arguments_must_be_arrays_of_numbers(name: str, value: Any) -> None:
     says(refusal(FiniteMDP, error=TypeError, **model() | {name: value}), f"`{name}`", "numbers")
 
 
-@pytest.mark.parametrize("value", ["p", None, [[1.0], [0.5, 0.5]], [[object()]]])
-def test_row_13_no_policies(value: Any) -> None:
+@each("value", ["p", None, [[1.0], [0.5, 0.5]], [[object()]]])
+def test_policies_must_be_arrays_of_numbers(value: Any) -> None:
     says(refusal(checked_policy, value, (X, A), "mu", error=TypeError), "`mu`", "numbers")
 
 
-@pytest.mark.parametrize("name", ["states", "actions", "rewards", "next_states", "terminated"])
-def test_row_13_ragged_data(name: str) -> None:
+@each("name", ["states", "actions", "rewards", "next_states", "terminated"])
+def test_data_must_not_be_ragged(name: str) -> None:
     says(refusal(from_data, error=TypeError, **data() | {name: [[1], [1, 2]]}), f"`{name}`", "array")
 
 
@@ -466,8 +443,8 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_row_13_odd_arrays_give_the_same(odd: Callable) -> None:
+@each("odd", ODD)
+def test_unusual_arrays_give_the_same_model(odd: Callable) -> None:
     plain, expected = model(), FiniteMDP(**model())
     given = {name: odd(value) if isinstance(value, np.ndarray) else value for name, value in plain.items()}
     mdp = FiniteMDP(**given)
@@ -481,7 +458,7 @@ def test_row_13_odd_arrays_give_the_same(odd: Callable) -> None:
         np.testing.assert_array_equal(plain[name], value)
 
 
-def test_row_12_whole_numbers_and_booleans() -> None:
+def test_arguments_may_be_whole_numbers_and_booleans() -> None:
     p = np.zeros((2, 1, 2), np.uint8)
     p[0, 0, 1] = p[1, 0, 1] = 1
     r = np.array([[200], [100]], np.uint8)
@@ -490,7 +467,7 @@ def test_row_12_whole_numbers_and_booleans() -> None:
 
 
 @BOTH_FORMS
-def test_row_13_inputs_are_never_modified(form: Callable) -> None:
+def test_inputs_are_never_modified(form: Callable) -> None:
     arrays = form(model())
     before = {name: value.copy() if hasattr(value, "copy") else value for name, value in arrays.items()}
     mdp = FiniteMDP(**arrays)
@@ -500,10 +477,10 @@ def test_row_13_inputs_are_never_modified(form: Callable) -> None:
         np.testing.assert_array_equal(left, right)
 
 
-# -- the textbook's arguments ---------------------------------------------------------------------------------
+# -- arguments of the textbook models -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "parts"),
     [
         (lambda: garnet(0, 2, 1, gamma=0.9, rng=0), ("`num_states`", "at least 1", "0")),
@@ -535,7 +512,7 @@ def test_arguments_of_the_textbook(call: Callable, parts: tuple[str, ...]) -> No
     says(refusal(call), *parts)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "parts"),
     [
         (lambda: garnet(3.0, 2, 1, gamma=0.9, rng=0), ("`num_states`", "3.0")),
@@ -552,7 +529,7 @@ def test_arguments_of_the_wrong_type(call: Callable, parts: tuple[str, ...]) -> 
     says(refusal(call, error=TypeError), *parts)
 
 
-# -- Gymnasium's: no model, no such id, no package ------------------------------------------------------------
+# -- Gymnasium: no model, unknown id, missing package ---------------------------------------------------------
 
 
 def _without_model() -> Any:
@@ -561,17 +538,17 @@ def _without_model() -> Any:
     return gymnasium.make("CartPole-v1")
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1"])
+@each("name", ["CartPole-v1", "Blackjack-v1"])
 def test_an_environment_without_a_model(name: str) -> None:
     says(refusal(from_gymnasium, name, gamma=0.9), "`env.unwrapped.P`", name, "from_data")
 
 
-@pytest.mark.parametrize("name", ["NoSuchThing-v1", "not an id", "../../etc/passwd", ""])
+@each("name", ["NoSuchThing-v1", "not an id", "../../etc/passwd", ""])
 def test_no_such_environment(name: str) -> None:
     says(refusal(from_gymnasium, name, gamma=0.9), "`env`", repr(name))
 
 
-@pytest.mark.parametrize(
+@each(
     ("package", "module", "call"),
     [
         ("'offtrace[agent]'", "gymnasium", lambda: from_gymnasium("FrozenLake-v1", gamma=0.9)),
@@ -587,37 +564,43 @@ def test_icu_sepsis_needs_a_rule_for_inadmissible_actions() -> None:
     says(refusal(icu_sepsis, inadmissible="raise_exception"), "`inadmissible`", "mean", "terminate")
 
 
-# -- 39: a number that asks for too much memory; 40: an id that imports a module ------------------------------
+# -- a number that would need too much memory; an environment id that imports a module ------------------------
 
 
-@pytest.mark.parametrize("name", ["states", "next_states", "actions"])
-def test_row_39_a_stray_number_is_refused_before_memory_is_taken(name: str) -> None:
+@each("name", ["states", "next_states", "actions"])
+def test_a_stray_number_is_refused_before_memory_is_taken(name: str) -> None:
     says(refusal(from_data, **changed(data(), name, 1, 10**15)), "pairs", "1,000,000,000,000,001", "np.unique")
 
 
-def test_row_40_an_id_imports_only_with_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "row40_plugin.py").write_text(
+def test_an_environment_id_imports_a_module_only_with_the_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "registering_plugin.py").write_text(
         "from gymnasium.envs.registration import register\n"
-        "register('Row40-v0', entry_point='gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv')\n"
+        "register('Plugin-v0', entry_point='gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    says(refusal(from_gymnasium, "row40_plugin:Row40-v0", gamma=0.9), "row40_plugin:Row40-v0", "allow_import=True")
-    assert "row40_plugin" not in sys.modules
-    assert from_gymnasium("row40_plugin:Row40-v0", gamma=0.9, allow_import=True).shape == (16, 4)
-    assert "row40_plugin" in sys.modules
-    del sys.modules["row40_plugin"]
+    says(
+        refusal(from_gymnasium, "registering_plugin:Plugin-v0", gamma=0.9),
+        "registering_plugin:Plugin-v0",
+        "allow_import=True",
+    )
+    assert "registering_plugin" not in sys.modules
+    assert from_gymnasium("registering_plugin:Plugin-v0", gamma=0.9, allow_import=True).shape == (16, 4)
+    assert "registering_plugin" in sys.modules
+    del sys.modules["registering_plugin"]
 
 
-# -- lists, grids and shares that were once let through --------------------------------------------------------
+# -- lists, grids and shares that earlier versions accepted ---------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["probability", "successor"])
-def test_row_10_lists_with_a_second_axis(name: str) -> None:
+@each("name", ["probability", "successor"])
+def test_lists_of_transitions_must_have_one_axis(name: str) -> None:
     arrays = lists() | {"r": [[0.0], [0.0]]}
     says(refusal(FiniteMDP.from_transitions, **arrays | {name: arrays[name][:, None]}), f"`{name}`", "(3, 1)")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("first", [0.0, 2.0, 3.0]),
@@ -626,29 +609,29 @@ def test_row_10_lists_with_a_second_axis(name: str) -> None:
         ("num_actions", 1.0),
     ],
 )
-def test_row_13_lists_of_the_wrong_type(name: str, value: Any) -> None:
+def test_lists_of_transitions_must_have_their_types(name: str, value: Any) -> None:
     says(refusal(FiniteMDP.from_transitions, error=TypeError, **lists() | {name: value}), f"`{name}`")
 
 
-@pytest.mark.parametrize("grid", [(-2, -2), (2, 1, 2), (2.0, 2.0)])
-def test_row_10_grids_that_only_multiply_up(grid: Any) -> None:
+@each("grid", [(-2, -2), (2, 1, 2), (2.0, 2.0)])
+def test_a_grid_must_be_two_positive_whole_numbers(grid: Any) -> None:
     says(refusal(FiniteMDP, **model(), grid=grid), "`grid`", str(grid))
 
 
-def test_row_2_rounding_of_start_passes() -> None:
+def test_start_may_be_off_by_rounding() -> None:
     FiniteMDP(**model() | {"start": [1 + 1e-12, -1e-12, 0.0, 0.0]})
 
 
-def test_row_2_a_negative_start_says_where() -> None:
+def test_a_negative_start_says_where() -> None:
     says(refusal(FiniteMDP, **model() | {"start": [0.5, 0.75, -0.25, 0.0]}), "`start`", "-0.25", "x = 2")
 
 
-def test_row_2_rounding_of_terminates_passes() -> None:
+def test_terminates_may_be_off_by_rounding() -> None:
     """A share that was computed, one ulp above 1."""
     FiniteMDP(**model() | {"terminates": np.full(X, np.nextafter(1.0, 2.0))})
 
 
 @pytest.mark.parametrize("p", [scipy.sparse.coo_array(np.ones(1)), scipy.sparse.csr_array(np.array([[1 + 1j]]))])
-def test_row_13_sparse_p_of_one_axis_or_of_complex_numbers(p: Any) -> None:
+def test_a_sparse_p_must_be_a_real_matrix(p: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="`p`"):
         FiniteMDP(p=p, r=[[0.0]], gamma=0.9)

@@ -1,10 +1,12 @@
-"""What tests of a page in a real browser share; the browser itself is a fixture of `browser/conftest.py`."""
+"""The report's page in a real browser: open it, wait for its charts, read what it shows.
+
+The browser itself is a fixture of `browser/conftest.py`.
+"""
 
 import importlib.util
 import json
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,14 @@ OPTIONS = (
 )
 
 
-def write(folder: Path, results: Path, more: Sequence[Any] = ()) -> Path:
-    """A page of stored results, of the theory, and of `more` sections."""
+def write(folder: Path, results: Path, *, with_theory: bool = True) -> Path:
+    """Write a page of stored results, and of the theory unless told otherwise; return its path."""
     from offtrace.report import folder as room
     from offtrace.report.theory import theory_section
 
     found = studies(read([results]))
-    return room.write(folder, found, extra_sections=[theory_section(), *more], command="a test", formats=())
+    sections = [theory_section()] if with_theory else []
+    return room.write(folder, found, extra_sections=sections, command="a test", formats=())
 
 
 def emulate(browser: Any, *, width: int = 1400, scheme: str = "light") -> None:
@@ -46,11 +49,11 @@ def emulate(browser: Any, *, width: int = 1400, scheme: str = "light") -> None:
 
 
 def show(browser: Any, page: Path, **seen: Any) -> None:
-    """Opens it, and waits until every chart is drawn, or has failed."""
+    """Open the page and wait until every chart is drawn or has failed."""
     emulate(browser, **seen)
     browser.get("about:blank")
     for log in ("browser", "performance"):
-        browser.get_log(log)  # what came before is not the page's
+        browser.get_log(log)  # drop the messages of earlier pages
     browser.get(page.as_uri())
     wait_for_charts(browser)
 
@@ -79,7 +82,7 @@ def requests(browser: Any) -> set[str]:
 
 
 def cut_off(browser: Any) -> list[str]:
-    """What is written in charts and reaches beyond them."""
+    """Return the texts that reach beyond the edge of their chart."""
     return browser.execute_script(
         """return [...document.querySelectorAll('[data-chart] svg')].flatMap(svg => {
             const box = svg.getBoundingClientRect();

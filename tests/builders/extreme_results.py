@@ -1,4 +1,4 @@
-"""Results and charts that nobody would wish for, for tests that every mark stays where it belongs."""
+"""Results and charts with extreme values, for tests that every mark of a chart stays inside its frame."""
 
 import math
 import zlib
@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import made_up
-
+from builders import sweep_results
 from offtrace.agent.telemetry import Report
 
 INF, NAN = math.inf, math.nan
@@ -17,16 +16,16 @@ Value = Callable[[Spec, Report], float]
 
 
 class Case(NamedTuple):
-    """A sweep: its runs, and what a tick of a run returned."""
+    """A sweep: its runs, and the mean return of each tick."""
 
     value: Value
-    wanted: tuple[dict[str, Any], ...] = tuple(made_up.specs(GAMES))
+    wanted: tuple[dict[str, Any], ...] = tuple(sweep_results.specs(GAMES))
     telemetry: Mapping[str, float] = {}
-    """By measure: what is put in the place of every other tick's."""
+    """By measure: the value that replaces that of every second tick."""
     ticks: int = 25
 
     def reports(self, spec: Spec) -> list[Report]:
-        first, *later = made_up.reports(spec, ticks=self.ticks)
+        first, *later = sweep_results.reports(spec, ticks=self.ticks)
         told = [report._replace(episode_return=self.value(spec, report)) for report in later]
         odd = self.telemetry if spec["seed"] != 1 else {}
         return [first, *(report._replace(**odd) if report.tick % 2 else report for report in told)]
@@ -47,12 +46,12 @@ def outlier(spec: Spec, report: Report) -> float:
 
 
 def broken(spec: Spec, report: Report) -> float:
-    """One run of a cell, from its middle on."""
+    """NaN in one seed of one algorithm, from the middle of the run."""
     return NAN if spec["seed"] == 2 and spec["trace"] == "tree_backup" and report.tick > 12 else report.episode_return
 
 
 def mixed(spec: Spec, report: Report) -> float:
-    """Each game has a trouble of its own."""
+    """A different kind of extreme values in each game."""
     return MIXTURE[spec["env"]](spec, report)
 
 
@@ -80,21 +79,23 @@ CASES = {
     "tiny": Case(times(1e-9), telemetry={"c": 1e-9, "effective_length": 1e-9, "off_policy": 1e-9}),
     "negative": Case(times(-1e9), telemetry={"c": -3.0, "cut": -1e9}),
     "outlier": Case(outlier),
-    "one run": Case(plain, tuple(made_up.specs(GAMES, seeds=(0,)))),
+    "one run": Case(plain, tuple(sweep_results.specs(GAMES, seeds=(0,)))),
     "one tick": Case(plain, ticks=1),
-    "one game, one λ": Case(plain, tuple(made_up.specs(GAMES[:1], lambdas=(1.0,)))),
-    "many algorithms": Case(alike, tuple(made_up.specs(GAMES, traces=LONG_NAMES, lambdas=(1.0,), seeds=(0, 1)))),
-    "all together": Case(mixed, tuple(made_up.specs(MIXTURE))),
+    "one game, one λ": Case(plain, tuple(sweep_results.specs(GAMES[:1], lambdas=(1.0,)))),
+    "many algorithms": Case(
+        alike, tuple(sweep_results.specs(GAMES, traces=LONG_NAMES, lambdas=(1.0,), seeds=(0, 1)))
+    ),
+    "all together": Case(mixed, tuple(sweep_results.specs(MIXTURE))),
 }
 
 
 def store(path: Path, name: str) -> Path:
     case = CASES[name]
-    return made_up.store(path, case.wanted, told=case.reports)
+    return sweep_results.store(path, case.wanted, told=case.reports)
 
 
 def charts() -> dict[str, Any]:
-    """By name: charts of numbers that no statistic should ever be, as they once were."""
+    """Return charts by name, with numbers that no statistic should have; earlier versions drew such charts."""
     from offtrace.report.charts import average_by_lambda_chart
     from offtrace.report.opening import Point, lambda_panel
 
