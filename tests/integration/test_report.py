@@ -75,7 +75,7 @@ def test_the_folder(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     output = tmp_path / "new" / "report"
     assert called(results, "--output", output) == 0
     told = capsys.readouterr().out
-    assert "TB(λ) is above DQN finally" in told
+    assert "TB(λ) is above DQN at the end" in told
     assert "42 of 42 runs are done." in told
     assert f"Open {output / 'index.html'}" in told.replace("\n", "")
     assert max(map(len, told.split("Open")[0].splitlines())) <= 80
@@ -146,7 +146,7 @@ def test_the_published_tables_go_the_same_way(results: Path, tmp_path: Path) -> 
     assert told[0] == told[1]
     assert told[0]["study"] == "The paper's 60 Atari games"
     verdicts = {claim["claim"]: claim["verdict"] for claim in told[0]["claims"]}
-    assert verdicts["Retrace(λ) is above DQN finally"] == "holds"
+    assert verdicts["Retrace(λ) is above DQN at the end"] == "holds"
     tables = [(page.parent / "tables" / "published_games-lambda-1.csv").read_bytes() for page in (with_runs, alone)]
     assert tables[0] == tables[1]
     assert "What Munos et al. (2016) published, scored again." in in_words(alone)
@@ -162,7 +162,7 @@ def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert published["study"] == "The paper's 60 Atari games"
     assert [each["score"] for each in made["claims"]] == ["final"] * 9 + ["evaluation"] * 7
     assert len(published["claims"]) == 9
-    claim = next(each for each in made["claims"] if each["claim"] == "Retrace(λ) is above DQN finally")
+    claim = next(each for each in made["claims"] if each["claim"] == "Retrace(λ) is above DQN at the end")
     assert claim["verdict"] == "holds"
     assert 0 < claim["p_value"] <= 0.05
     assert 0 < claim["low"] <= claim["difference"] <= claim["high"] <= 1

@@ -63,7 +63,9 @@ def test_a_diverged_run_counts_as_the_worst_of_its_game(tmp_path: Path) -> None:
         assert study.comparison.cell("a", "retrace", 1.0, stretch) == pytest.approx([10, 11, 10])
         assert study.comparison.cell("a", "dqn", 1.0, stretch) == pytest.approx([13, 10, 15])
     assert dict(study.comparison.diverged) == {Key("a", "retrace", 1.0): 1, Key("a", "dqn", 0.0): 1}
-    asked = [claim for claim in claims(study.comparison) if claim.text.startswith("Retrace(λ) is above DQN finally")]
+    asked = [
+        claim for claim in claims(study.comparison) if claim.text.startswith("Retrace(λ) is above DQN at the end")
+    ]
     assert [claim.num_diverged for claim in asked] == [2]
     assert "Retrace(λ) 1 of 3, DQN 1 of 3" in describe(study)[1]
 

@@ -24,7 +24,7 @@ from offtrace.experiments.store import OVER, StoredRun
 from offtrace.mdp import SMALL_WORLD
 from offtrace.scores import Comparison, Key, area_under_curve, is_baseline, run_score
 from offtrace.scores.comparison import Stretch
-from offtrace.scores.layout import in_order
+from offtrace.scores.keys import in_order
 
 VARIANTS = ("target_policy", "double", "target_epsilon")
 """Fields of a spec that make another algorithm of the same trace."""

@@ -15,7 +15,7 @@ from offtrace.mdp import SMALL_WORLD
 from offtrace.report.names import counted, named
 from offtrace.scores import Comparison, Interval
 from offtrace.scores.comparison import LEVEL, Stretch
-from offtrace.scores.verdicts import FEWEST
+from offtrace.scores.verdicts import MIN_SEEDS
 
 ASKED = (
     "Munos et al. (2016) ask how to learn from data that another policy made. Their answer: Retrace(λ) and TB(λ) are "
@@ -97,7 +97,7 @@ def difference(
         weights[0, blocks.algorithms.index(name), blocks.lambdas.index(lambda_)] += sign
     found = blocks.estimate(weights)
     low = high = None
-    if found.num_rows[0] >= FEWEST and found.has_spread[0]:
+    if found.num_rows[0] >= MIN_SEEDS and found.has_spread[0]:
         low, high = (float(end[0]) for end in found.interval(LEVEL))
     return Interval(float(found.value[0]), low, high, blocks.num_runs, blocks.reason)
 
