@@ -108,12 +108,12 @@ def _trained(output: Path, console: Console, scale: str, first_seed: int, jobs: 
     from offtrace.experiments import engine
     from offtrace.experiments.presets import PRESETS, preset
     from offtrace.experiments.results import studies
-    from offtrace.experiments.spec import cells
+    from offtrace.experiments.spec import runs_of
     from offtrace.experiments.store import fingerprint, read
     from offtrace.verbs.sweep import with_progress
 
     sweeps = [replace(preset(name, scale), first_seed=first_seed) for name in PRESETS]
-    specs = list({repr(spec): spec for sweep in sweeps for spec in cells(sweep)}.values())
+    specs = list({repr(spec): spec for sweep in sweeps for spec in runs_of(sweep)}.values())
     mine = {fingerprint(to_json(spec)) for spec in specs}
     store = output / "results.sqlite"
     done, stopped = with_progress(engine.run, specs, store, console=console, jobs=jobs)

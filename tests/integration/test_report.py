@@ -26,11 +26,11 @@ from offtrace.agent.spec import TrainSpec, resolved, to_json
 from offtrace.agent.telemetry import Report
 from offtrace.cli import main
 from offtrace.experiments import engine
-from offtrace.experiments.records import seal
+from offtrace.experiments.encoding import run_row
 from offtrace.experiments.results import Study, studies
-from offtrace.experiments.rows import run_row
-from offtrace.experiments.spec import Sweep, cells
+from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, read
+from offtrace.experiments.stored_runs import seal
 from offtrace.report import folder as room
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.sections import describe
@@ -410,7 +410,7 @@ def test_what_is_no_spec_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert told.count("\n") == 1
     assert "is damaged at run 1" in told
     with pytest.raises(ValueError, match="is damaged at run 1"):
-        engine.run(cells(Sweep("mine", ("pocket/catch",), num_seeds=1)), path, jobs=0)
+        engine.run(runs_of(Sweep("mine", ("pocket/catch",), num_seeds=1)), path, jobs=0)
 
 
 def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from offtrace import reproduce
 from offtrace.cli import main
 from offtrace.experiments import engine
 from offtrace.experiments.presets import preset
-from offtrace.experiments.spec import cells
+from offtrace.experiments.spec import runs_of
 from offtrace.verbs import sweep
 
 
@@ -146,7 +146,7 @@ def test_each_game_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a cluster those that are known are not: pgx would start an accelerator there."""
     seen: list[str] = []
     monkeypatch.setattr(sweep, "with_options", lambda name, _: seen.append(name))
-    specs = cells(preset("table_2", "minatar"))
+    specs = runs_of(preset("table_2", "minatar"))
     sweep.check_cells(specs, here=True)
     assert len(seen) == len(set(seen)) == 5
     sweep.check_cells(specs, here=False)
@@ -157,7 +157,7 @@ def test_no_table_where_nothing_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(engine, "work", lambda *_: None)
+    monkeypatch.setattr(engine, "train_population", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         main(["sweep", "pocket/catch", "--seeds", "1", "--traces", "retrace", "--jobs", "0"])
     assert ended.value.code == 3

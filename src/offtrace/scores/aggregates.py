@@ -1,11 +1,13 @@
 """Aggregates of a few runs on several games: mean, median, interquartile mean, optimality gap.
 
-The scores of one algorithm are a mapping from game to the scores of its runs (seeds), a vector whose length may
-differ between games. Every game counts the same, however many runs it has: a run weighs 1/n_g, so a game with more
-seeds does not dominate the aggregate, and unfinished runs do not bias the comparison of two algorithms.
+The scores of one algorithm are a mapping from game to the scores of its runs (seeds), a vector
+whose length may differ between games. Every game counts the same, however many runs it has: a run
+weighs 1/n_g, so a game with more seeds does not dominate the aggregate, and unfinished runs do not
+bias the comparison of two algorithms.
 
-A statistic is a function of `values` (runs,) and, by keyword, `weights` (…, runs), and returns (…). A bootstrap
-resample only changes how often each run counts, so all resamples are one matrix of weights.
+A statistic is a function of `values` (runs,) and, by keyword, `weights` (…, runs), and returns
+(…). A bootstrap resample only changes how often each run counts, so all resamples are one matrix
+of weights.
 
     game     breakout        pong                  With 2 and 3 runs, each run of breakout weighs 3 and each run
     values   [ 4   6 | 20   21   18]               of pong 2. A resample that draws breakout's second run twice,
@@ -28,8 +30,9 @@ def mean(values: ArrayLike | Scores, *, weights: ArrayLike | None = None) -> Any
 
         Σ_i w_i x_i / Σ_i w_i
 
-    Shapes: `values` (runs,) or scores by game, `weights` (…, runs) → (…), a float for one set of weights. Scores by
-    game have their own weights, so that every game counts the same; plain values weigh the same by default.
+    Shapes: `values` (runs,) or scores by game, `weights` (…, runs) → (…), a float for one set of
+    weights. Scores by game have their own weights, so that every game counts the same; plain
+    values weigh the same by default.
 
     >>> mean([1.0, 2.0, 6.0])
     3.0
@@ -65,9 +68,9 @@ def iqm(values: ArrayLike | Scores, *, weights: ArrayLike | None = None) -> Any:
 
     Shapes: as `mean`.
 
-    A run on the boundary of a quartile counts with the part of it that lies inside: of 5 runs, the second and the
-    fourth count three quarters. So nothing is rounded, and repeating every run does not change the result. A single
-    run is its own IQM.
+    A run on the boundary of a quartile counts with the part of it that lies inside: of 5 runs, the
+    second and the fourth count three quarters. So nothing is rounded, and repeating every run does
+    not change the result. A single run is its own IQM.
 
     >>> iqm(range(100))
     49.5
@@ -88,7 +91,8 @@ def optimality_gap(values: ArrayLike | Scores, *, gamma: float = 1.0, weights: A
 
         Σ_i w_i max(γ − x_i, 0) / Σ_i w_i
 
-    Shapes: as `mean`. To bootstrap with another γ, use `functools.partial(optimality_gap, gamma=0.5)`.
+    Shapes: as `mean`. To bootstrap with another γ, use `functools.partial(optimality_gap,
+    gamma=0.5)`.
 
     >>> optimality_gap([0.5, 1.0, 3.0, 0.0])  # (0.5 + 0 + 0 + 1) / 4
     0.375

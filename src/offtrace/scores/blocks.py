@@ -1,7 +1,7 @@
 """Averages over games as sums of means of independent blocks, and Student's t intervals for linear functions of them.
 
-On a scale that is taken as known, an average over games, or a difference of two, is a sum of means. A block is a set
-of rows that are independent of each other and of all other blocks:
+On a scale that is taken as known, an average over games, or a difference of two, is a sum of
+means. A block is a set of rows that are independent of each other and of all other blocks:
 
     all cells share their seeds          one block, one row per seed. Effects of a seed that are common to several
                                          cells then cancel in a difference.

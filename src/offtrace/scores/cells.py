@@ -1,7 +1,8 @@
 """The runs of all cells of a few games in one vector: their means, their scale, and their blocks.
 
-A cell is a game, an algorithm and a λ; its runs differ in their seeds only (`offtrace.scores.keys.Key`). Several
-algorithms may share a cell, as all do at λ = 0, so algorithms and λ refer to cells by number:
+A cell is a game, an algorithm and a λ; its runs differ in their seeds only
+(`offtrace.scores.keys.Key`). Several algorithms may share a cell, as all do at λ = 0, so
+algorithms and λ refer to cells by number:
 
     runs    [ 20 21 | 8 9 | 18 17 ]        cells 0, 1 and 2, with two runs each
     source  [[[ 1 0 ]                      one game: retrace is cell 1 at λ = 0 and cell 0 at λ = 1,

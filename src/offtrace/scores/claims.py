@@ -5,9 +5,10 @@ A claim about m values of λ is m differences.
     holds           Every difference is above 0: the 95 % interval of each is. All must be, so none is corrected.
     does not hold   Some difference is below 0: its interval of 1 − 5 %/m is, as one of m may be below by chance.
 
-So where nothing differs, the chance of a verdict is at most 5 %; `docs/statistics.md` has the measurements. With
-fewer than 3 seeds, or seeds that all give the same difference, there is no verdict. Intervals allow for skewness (see
-`offtrace.scores.verdicts`), so they are wider than Student's. The interval shown is the one of the λ that decides.
+So where nothing differs, the chance of a verdict is at most 5 %; `docs/statistics.md` has the
+measurements. With fewer than 3 seeds, or seeds that all give the same difference, there is no
+verdict. Intervals allow for skewness (see `offtrace.scores.verdicts`), so they are wider than
+Student's. The interval shown is the one of the λ that decides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,8 +59,8 @@ class _Decision(NamedTuple):
 def claims(comparison: Comparison, stretch: Stretch = "final") -> list[Claim]:
     """Return the verdicts on all claims, in the order of the paper. A claim that cannot be tested says why.
 
-    With `stretch="evaluation"` final scores are those of the evaluation, and claims about early scores are left out.
-    They are computed once per comparison.
+    With `stretch="evaluation"` final scores are those of the evaluation, and claims about early
+    scores are left out. They are computed once per comparison.
     """
     if stretch not in ("final", "evaluation"):
         raise ValueError(f"`stretch` must be 'final' or 'evaluation'; got {stretch!r}.")

@@ -7,11 +7,12 @@ Two scales, each averaged over games (Sec. 5, App. F):
     level   over all λ:   0 is the worst and 1 the best mean of a game over algorithms and λ. Only levels can be
             compared across λ.
 
-A game whose means differ by no more than noise explains has a wider scale (`offtrace.scores.scale`). Where the scores
-of random and of optimal play are known, both scales are exact instead: 0 is random play and 1 is optimal.
+A game whose means differ by no more than noise explains has a wider scale
+(`offtrace.scores.scale`). Where the scores of random and of optimal play are known, both scales
+are exact instead: 0 is random play and 1 is optimal.
 
-Intervals are Student's t over seeds, with the two ends of a scale taken as known. A comparison of single runs (the
-published one) has intervals over games instead, if its `unit` says so.
+Intervals are Student's t over seeds, with the two ends of a scale taken as known. A comparison of
+single runs (the published one) has intervals over games instead, if its `unit` says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +63,8 @@ class Comparison:
     name: str
     runs: Mapping[Stretch, Mapping[Key, Sequence[float]]]
     """Scores of the runs of each cell. `final`, `early`: mean returns over the last and the first tenth of a run,
-    under exploration; `area`: mean height of its learning curve; `evaluation`: mean return at its end, at ε ≈ 0."""
+    under exploration; `area`: mean height of its learning curve; `evaluation`: mean return at its
+    end, at ε ≈ 0."""
     unit: Literal["seeds", "games"] = "seeds"
     """What intervals generalise over."""
     paired: bool = False
@@ -298,7 +300,8 @@ class Comparison:
     def _within_scale(self, ends: Array, value: Array) -> Array:
         """Return the ends of intervals, cut off at 0 and 1.
 
-        On an exact scale they are only cut off at the optimum, unless the value itself is above it.
+        On an exact scale they are only cut off at the optimum, unless the value itself is above
+        it.
         """
         if self.anchors is None:
             return np.clip(ends, 0.0, 1.0)

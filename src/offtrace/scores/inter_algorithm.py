@@ -1,7 +1,8 @@
 """Inter-algorithm scores over games (Sec. 5, after Bellemare et al. 2013).
 
-A matrix of scores has one row per game and one column per algorithm. `inter_algorithm_scores` maps every
-game to the scale from 0 (worst of the set) to 1 (best of the set); the other functions summarise each column.
+A matrix of scores has one row per game and one column per algorithm. `inter_algorithm_scores` maps
+every game to the scale from 0 (worst of the set) to 1 (best of the set); the other functions
+summarise each column.
 """
 
 from typing import NamedTuple
@@ -26,9 +27,9 @@ def inter_algorithm_scores(scores: ArrayLike) -> NDArray[np.float64]:
 
     Shapes: `scores` (games, algorithms) → z (games, algorithms).
 
-    z depends on the set: adding or removing an algorithm changes the others' scores. A game on which all
-    algorithms score the same is 0/0, which the paper does not cover. Here all of them get 1/2, the only value
-    with z(−s) = 1 − z(s), which says neither "all best" nor "all worst".
+    z depends on the set: adding or removing an algorithm changes the others' scores. A game on
+    which all algorithms score the same is 0/0, which the paper does not cover. Here all of them
+    get 1/2, the only value with z(−s) = 1 − z(s), which says neither "all best" nor "all worst".
 
     >>> inter_algorithm_scores([[10.0, 30.0, 20.0], [-4.0, -8.0, 0.0], [7.0, 7.0, 7.0]])
     array([[0. , 1. , 0.5],
@@ -57,8 +58,9 @@ def score_distribution(z: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
 
     Shapes: `z` (games, algorithms), `x` any shape → f (*x.shape, algorithms).
 
-    f never increases; f(x) = 1 for x ≤ 0 and f(x) = 0 for x > 1. f(1) is the fraction of games on which the
-    algorithm is best, alone or tied. "Roughly, a strictly higher curve corresponds to a better algorithm."
+    f never increases; f(x) = 1 for x ≤ 0 and f(x) = 0 for x > 1. f(1) is the fraction of games on
+    which the algorithm is best, alone or tied. "Roughly, a strictly higher curve corresponds to a
+    better algorithm."
 
     >>> z = [[0.0, 1.0], [0.25, 1.0], [1.0, 0.0], [1.0, 0.0]]
     >>> score_distribution(z, [0.0, 0.25, 0.5, 1.0])
@@ -83,10 +85,12 @@ def distribution_steps(z: ArrayLike) -> tuple[StepPoints, ...]:
 
         f_a(x) = f[k] for x in (x[k−1], x[k]]        (f of Sec. 5 is constant between two scores z_{g,a})
 
-    Shapes: `z` (games, algorithms) → one `StepPoints(x, f)` per algorithm, of at most games + 2 points.
+    Shapes: `z` (games, algorithms) → one `StepPoints(x, f)` per algorithm, of at most games + 2
+    points.
 
-    x increases strictly from 0 to 1. Both ends are always included (f[0] = 1, and f[-1] = f(1) before the drop
-    to 0), so joining the points "vertical first, then horizontal" draws the whole curve on [0, 1].
+    x increases strictly from 0 to 1. Both ends are always included (f[0] = 1, and f[-1] = f(1)
+    before the drop to 0), so joining the points "vertical first, then horizontal" draws the whole
+    curve on [0, 1].
 
     >>> first, second = distribution_steps([[0.0, 1.0], [0.25, 1.0], [1.0, 0.0], [1.0, 0.0]])
     >>> first.x, first.f
@@ -106,7 +110,8 @@ def average_scores(z: ArrayLike) -> NDArray[np.float64]:
 
     Shapes: `z` (games, algorithms) → (algorithms,).
 
-    Averages of different sets (so also of different λ) cannot be compared: each set has its own scale.
+    Averages of different sets (so also of different λ) cannot be compared: each set has its own
+    scale.
 
     >>> average_scores([[0.0, 1.0], [0.5, 1.0], [1.0, 0.0], [1.0, 0.0]])
     array([0.625, 0.5  ])
@@ -119,11 +124,12 @@ def times_best(scores: ArrayLike, *, highlighted: ArrayLike | None = None) -> ND
 
         n_a = |{g : s_{g,a} > s_{g,b} for every b ≠ a}|        (App. F, Table 3)
 
-    Shapes: `scores` (games, algorithms), `highlighted` (games,) column numbers → (algorithms,) counts.
+    Shapes: `scores` (games, algorithms), `highlighted` (games,) column numbers → (algorithms,)
+    counts.
 
-    A tie for the best counts for the game's `highlighted` algorithm if given, and for none otherwise: the
-    counts then add up to the number of games minus the ties. `highlighted` only breaks ties and must name a
-    best algorithm. Give raw scores: rounding may tie two of them in z.
+    A tie for the best counts for the game's `highlighted` algorithm if given, and for none
+    otherwise: the counts then add up to the number of games minus the ties. `highlighted` only
+    breaks ties and must name a best algorithm. Give raw scores: rounding may tie two of them in z.
 
     >>> scores = [[3.0, 1.0, 2.0], [5.0, 5.0, 0.0], [0.0, 0.0, 8.0]]
     >>> times_best(scores)

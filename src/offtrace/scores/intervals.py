@@ -45,8 +45,8 @@ def stratified_bootstrap(
 
     Shapes: → (num_resamples,).
 
-    Games are the same in every resample: the spread is that of new seeds, not of new games. A game with a single
-    run adds no spread. Draws do not depend on the order of the games in the mapping.
+    Games are the same in every resample: the spread is that of new seeds, not of new games. A game
+    with a single run adds no spread. Draws do not depend on the order of the games in the mapping.
 
     >>> from offtrace.scores import mean
     >>> samples = stratified_bootstrap({"pong": [1.0, 3.0]}, mean, rng=np.random.default_rng(0))
@@ -63,9 +63,9 @@ def interval(
 ) -> Interval:
     """Return a statistic with the percentile interval of its stratified bootstrap.
 
-    If a game has a single run there is no interval, as one run has no spread. With n runs per game the interval of
-    the mean has about √((n − 1)/n) of the correct width: on 5 games a 95 % interval covers about 94 % of the time
-    with 30 runs, and about 86 % with 3.
+    If a game has a single run there is no interval, as one run has no spread. With n runs per game
+    the interval of the mean has about √((n − 1)/n) of the correct width: on 5 games a 95 %
+    interval covers about 94 % of the time with 30 runs, and about 86 % with 3.
 
     >>> from offtrace.scores import iqm, mean
     >>> scores = {"breakout": [4.0, 6.0], "pong": [20.0, 22.0]}  # both ends are drawn 1 time in 16
@@ -94,9 +94,10 @@ def paired_difference(
 ) -> Interval:
     """Return the statistic of algorithm a minus that of algorithm b on the same games, with its interval.
 
-    Both are resampled independently. With `paired=True` run i of a and run i of b share their seed, and a resample
-    takes the same seeds of both: effects of a seed that are common to both then cancel. A difference within rounding
-    error is 0, so that no verdict depends on the order of a sum.
+    Both are resampled independently. With `paired=True` run i of a and run i of b share their
+    seed, and a resample takes the same seeds of both: effects of a seed that are common to both
+    then cancel. A difference within rounding error is 0, so that no verdict depends on the order
+    of a sum.
 
     >>> from offtrace.scores import mean
     >>> a, b = {"pong": [3.0, 5.0, 10.0, 6.0]}, {"pong": [2.0, 4.0, 9.0, 5.0]}
@@ -130,7 +131,8 @@ def probability_of_improvement(
 
         (1/G) Σ_g (1/(n_g m_g)) Σ_i Σ_j ( 1{x_gi > y_gj} + ½ 1{x_gi = y_gj} )
 
-    Ties count one half. The interval resamples the runs of both. ½ means no difference: `verdict(…, above=0.5)`.
+    Ties count one half. The interval resamples the runs of both. ½ means no difference:
+    `verdict(…, above=0.5)`.
 
     >>> x, y = {"breakout": [4.0, 6.0], "pong": [21.0, 21.0]}, {"breakout": [1.0, 5.0], "pong": [21.0, 21.0]}
     >>> probability_of_improvement(x, y, rng=np.random.default_rng(0)).value  # (¾ + ½) / 2

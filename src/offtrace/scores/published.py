@@ -1,8 +1,9 @@
 """The numbers printed in the paper: Table 2 (average score by λ) and Table 3 (final scores on 60 games), App. F.
 
-They are in the CSV files beside this module, digit by digit as printed. The two tables do not quite agree: scoring
-Table 3 with `inter_algorithm_scores` gives averages that differ from Table 2's row for λ = 1 by up to 0.0174
-(tree_backup: 0.8332 instead of 0.8158). Both are kept as printed.
+They are in the CSV files beside this module, digit by digit as printed. The two tables do not
+quite agree: scoring Table 3 with `inter_algorithm_scores` gives averages that differ from Table
+2's row for λ = 1 by up to 0.0174 (tree_backup: 0.8332 instead of 0.8158). Both are kept as
+printed.
 """
 
 import csv
@@ -37,8 +38,9 @@ def published_table_3() -> FinalScores:
 
     Shapes: `scores` (60, 4), `highlighted` (60,) column numbers. The arrays are read-only.
 
-    Freeway is printed as 32.13 for both tree_backup and retrace, with tree_backup in bold. Counted for
-    tree_backup, the tie gives the 16 times best of the table's last row; not counted, the 15 of Sec. 5.
+    Freeway is printed as 32.13 for both tree_backup and retrace, with tree_backup in bold. Counted
+    for tree_backup, the tie gives the 16 times best of the table's last row; not counted, the 15
+    of Sec. 5.
 
     >>> table = published_table_3()
     >>> table.algorithms
@@ -61,8 +63,8 @@ def published_table_2() -> AveragesByLambda:
 
     Shapes: `lambdas` (7,), `averages` (7, 4). The arrays are read-only.
 
-    At λ = 0 tree_backup, retrace and q_star are the same algorithm, so their spread there (0.43 to 0.55) is
-    noise between runs.
+    At λ = 0 tree_backup, retrace and q_star are the same algorithm, so their spread there (0.43 to
+    0.55) is noise between runs.
 
     >>> table = published_table_2()
     >>> table.algorithms

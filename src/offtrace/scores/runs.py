@@ -24,7 +24,8 @@ class RunScore:
 def area_under_curve(*, steps: ArrayLike, returns: ArrayLike) -> float:
     """Return the mean height of a learning curve: the area of its trapezoids divided by the range of steps.
 
-    Shapes: `steps` (points,), strictly increasing; `returns` (points,) → a float in the unit of the returns.
+    Shapes: `steps` (points,), strictly increasing; `returns` (points,) → a float in the unit of
+    the returns.
 
     A point that was not measured (nan) raises: leave it out of both.
 
@@ -50,12 +51,14 @@ def run_score(
 
         Σ_k n_k G_k / Σ_k n_k over the ticks k that end in the stretch
 
-    Shapes: `steps` (ticks,), steps or frames from the start of the run to the end of each tick; `returns` (ticks,),
-    the mean return of the episodes that ended in it; `num_episodes` (ticks,), how many did.
+    Shapes: `steps` (ticks,), steps or frames from the start of the run to the end of each tick;
+    `returns` (ticks,), the mean return of the episodes that ended in it; `num_episodes` (ticks,),
+    how many did.
 
-    A tick belongs to where it ends: with T = `steps[-1]` the last share is ((1 − share)·T, T], the first is
-    [0, share·T], and a share of 0.1 is exactly a tenth. The return of a tick without episodes is never read, so it
-    may be nan. If no episode ended in the stretch the value is None, and the reason says so.
+    A tick belongs to where it ends: with T = `steps[-1]` the last share is ((1 − share)·T, T], the
+    first is [0, share·T], and a share of 0.1 is exactly a tenth. The return of a tick without
+    episodes is never read, so it may be nan. If no episode ended in the stretch the value is None,
+    and the reason says so.
 
     >>> steps, returns = [0, 50, 90, 95, 100], [float("nan"), 1.0, 9.0, 2.0, 5.0]
     >>> run_score(steps=steps, returns=returns, num_episodes=[0, 8, 4, 2, 1])  # (2·2 + 1·5) / 3
@@ -122,10 +125,11 @@ def normalised(scores_by_algorithm: Mapping[str, Scores], *, clip: bool = False)
 
     The result has the layout of `scores_by_algorithm`: algorithm, then game, then runs.
 
-    The mean of an algorithm's z on a game is its `inter_algorithm_scores`, so the paper's average is the `mean` of
-    the result. Single runs may lie outside [0, 1], unless `clip` is True. Where the means differ by no more than
-    noise explains, the scale is as wide as that noise, and they lie around 1/2 (see `offtrace.scores.scale`). Where
-    nothing differs at all, every run is 1/2. An interval of z takes the two ends of the scale as known.
+    The mean of an algorithm's z on a game is its `inter_algorithm_scores`, so the paper's average
+    is the `mean` of the result. Single runs may lie outside [0, 1], unless `clip` is True. Where
+    the means differ by no more than noise explains, the scale is as wide as that noise, and they
+    lie around 1/2 (see `offtrace.scores.scale`). Where nothing differs at all, every run is 1/2.
+    An interval of z takes the two ends of the scale as known.
 
     >>> z = normalised({"retrace": {"pong": [18.0, 22.0]}, "dqn": {"pong": [10.0, 10.0, 10.0]}})
     >>> z["retrace"]["pong"], z["dqn"]["pong"]

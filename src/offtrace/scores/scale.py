@@ -1,9 +1,9 @@
 """The scale of a game: from the worst to the best mean score, but never narrower than noise alone would make it.
 
-The range of k means of n runs each, all of one algorithm, is below q·s/√n 95 % of the time, where s is the standard
-deviation of a run and q the quantile of the studentized range. A game whose means differ by less than that has no
-scale of its own. Its scale is that wide, with the means around ½, so the game can neither decide a claim nor inflate
-a score.
+The range of k means of n runs each, all of one algorithm, is below q·s/√n 95 % of the time, where
+s is the standard deviation of a run and q the quantile of the studentized range. A game whose
+means differ by less than that has no scale of its own. Its scale is that wide, with the means
+around ½, so the game can neither decide a claim nor inflate a score.
 """
 
 from functools import lru_cache
@@ -79,8 +79,9 @@ def noise_floor(
 
         q · s / √n,    s² = Σ_i Σ_j (x_ij − x̄_i)² / df,    df = Σ_i (n_i − 1),    1/n = (1/k) Σ_i 1/n_i
 
-    Shapes: all arguments and the result have one shape. `squares` is the sum of squares around the means of the
-    cells, and `inverse_sizes` the sum of all 1/n_i. If no cell has a second run (df = 0), the floor is 0.
+    Shapes: all arguments and the result have one shape. `squares` is the sum of squares around the
+    means of the cells, and `inverse_sizes` the sum of all 1/n_i. If no cell has a second run (df =
+    0), the floor is 0.
 
     >>> sums = np.array([16.0]), np.array([2]), np.array([6]), np.array([2 / 3])  # two cells of 3 runs, s = 2
     >>> names = ("squares", "num_cells", "num_runs", "inverse_sizes")

@@ -1,10 +1,10 @@
 """When a few seeds may decide: Student's t with an allowance for skewness, and Holm's method for several claims.
 
-Student's t is exact for normal scores. Scores of runs are often skewed, and with few seeds that makes its tails too
-thin: on four games, where one of two algorithms is as skewed as an exponential and the other is not, a test of 5 %
-errs in 6 to 7 % of cases, and one of 5 %/6 up to three times as often as it says. A verdict therefore allows for that
-much skewness and somewhat more, by the first term of Cornish and Fisher's expansion, and counts no more runs than its
-smallest block has.
+Student's t is exact for normal scores. Scores of runs are often skewed, and with few seeds that
+makes its tails too thin: on four games, where one of two algorithms is as skewed as an exponential
+and the other is not, a test of 5 % errs in 6 to 7 % of cases, and one of 5 %/6 up to three times
+as often as it says. A verdict therefore allows for that much skewness and somewhat more, by the
+first term of Cornish and Fisher's expansion, and counts no more runs than its smallest block has.
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ def half_width(outside: float, num_runs: ArrayLike) -> Array:
 def holm(p_values: Sequence[float | None], *, level: float = 0.05) -> list[bool]:
     """Return which p-values are significant if the chance of any error at all is to be at most `level`.
 
-    The smallest of m p-values must be at most level/m, the next one level/(m − 1), and so on until one is not. None
-    means that there was no test: it is never significant and does not count.
+    The smallest of m p-values must be at most level/m, the next one level/(m − 1), and so on until
+    one is not. None means that there was no test: it is never significant and does not count.
 
     >>> holm([0.04, 0.01, None, 0.02])  # 0.01 ≤ 0.05/3, 0.02 ≤ 0.05/2, 0.04 ≤ 0.05
     [True, True, False, True]

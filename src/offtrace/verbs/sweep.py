@@ -70,7 +70,7 @@ def sweep(
     from offtrace.experiments import cluster
     from offtrace.experiments import engine as local
     from offtrace.experiments.presets import preset as named_preset
-    from offtrace.experiments.spec import Sweep, cells, with_settings
+    from offtrace.experiments.spec import Sweep, runs_of, with_settings
     from offtrace.experiments.store import Store, fingerprint
 
     if not games and preset is None:
@@ -94,7 +94,7 @@ def sweep(
         **{name: value for name, value in given.items() if value not in ((), None)},
     )
     console = Console(stderr=json)
-    specs = cells(chosen)
+    specs = runs_of(chosen)
     done, stopped = with_progress(run, specs, output, console=console, jobs=jobs, here=engine == "local")
     mine = {fingerprint(to_json(spec)) for spec in specs}
     with Store(output, read_only=True) as store:
