@@ -137,7 +137,7 @@ def test_settings_of_one_game() -> None:
         ({"games": ()}, "`games` must not be empty"),
         ({"first_seed": -1}, "`first_seed` must be at least 0; got -1"),
         ({"num_seeds": 0}, "`num_seeds` must be at least 1; got 0"),
-        ({"settings": {"step": 1}}, "`settings` must be fields of a TrainSpec; got 'step'"),
+        ({"settings": {"step": 1}}, "`settings` must be fields of `TrainSpec`; got 'step'"),
         ({"settings": {"seed": 1}}, "got 'seed'"),
     ],
 )

@@ -299,7 +299,7 @@ def test_bad_calls_are_refused(store: Store) -> None:
         store.finish(run_id, [])
     calls = [store.holder, store.beat, store.checksum, lambda i: store.claim(i, "me"), lambda i: store.fail(i, "")]
     for call in [*calls, lambda i: store.write(i, [report(0)]), lambda i: store.finish(i, [1.0])]:
-        with pytest.raises(ValueError, match=r"`run_id` must be of a run in .*got 77"):
+        with pytest.raises(ValueError, match=r"`run_id` must be the id of a run in .*got 77"):
             call(77)
     assert only(store).reports == ()
 
