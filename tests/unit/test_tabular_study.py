@@ -95,7 +95,7 @@ def test_the_exact_scale() -> None:
     study = TabularStudy(games=("fork",), lambdas=(0.0, 1.0), num_tuning_seeds=1, num_seeds=2, exact=True)
     found = tabular.run(study)
     comparison = found.comparison()
-    assert comparison.name == "The small world, in tables"
+    assert comparison.name == "The small world, tabular"
     assert comparison.anchors == {"fork": (0.0, 1.0)}
     assert found.evaluations.max() <= 1 + 1e-9
     assert comparison.averages("level", "evaluation").value[1, 0] > 0.9

@@ -128,9 +128,9 @@ class TabularResults:
         num_diverged = sum(self.num_diverged.values())
         if num_diverged:
             notes.append(f"{num_diverged} runs diverged; they count as the worst of their game.")
-        name = f"{len(self.study.games)} small MDPs, in tables"
+        name = f"{len(self.study.games)} small MDPs, tabular"
         if self.study.exact:
-            name = "The small world, in tables"
+            name = "The small world, tabular"
         return Comparison(
             name,
             {"final": earned, "evaluation": evaluated},

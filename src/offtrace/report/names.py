@@ -1,4 +1,4 @@
-"""What algorithms are called for people, in charts and tables alike."""
+"""Display names of algorithms, in charts and tables."""
 
 from offtrace.experiments import ladder
 
@@ -21,12 +21,12 @@ NAMES = {
 
 
 VARIANTS = {"exploration": "exploring", "greedy": "greedy", "double": "double", "single": "single"}
-"""What comes after a dot in the name of an algorithm: its target policy, and how many networks make it."""
+"""Display names of the parts after a dot: the target policy, and whether it is computed by two networks."""
 RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 
 
 def named(algorithm: str) -> str:
-    """The name itself where there is no other.
+    """Return the display name of an algorithm; the name itself if there is none.
 
     >>> named("tree_backup"), named("dqn.exploration"), named("mine")
     ('TB(λ)', 'DQN (exploring)', 'mine')
@@ -42,7 +42,8 @@ def named(algorithm: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """
+    """Return a number with its noun in singular or plural.
+
     >>> counted(1, "game"), counted(6000, "game")
     ('1 game', '6,000 games')
     """
