@@ -232,10 +232,8 @@ def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFix
         assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
         assert "15 of 28 runs are done, 13 not done yet." in capsys.readouterr().out
         text = in_words(tmp_path / "report" / "index.html")
-        assert (
-            "The sweep is still running or was stopped: 15 of 28 runs are complete, and 1 is started but not finished."
-            in text
-        )
+        state = "15 of 28 runs are complete, and 1 is started but not finished."
+        assert f"The sweep is still running or was stopped: {state}" in text
         assert "15 done, 1 in progress, 12 not run yet" in text
         sweep.stdin.write("go on\n" * 50)
         sweep.stdin.flush()

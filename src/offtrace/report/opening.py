@@ -75,7 +75,7 @@ def _theory_panel(found: Sequence[Contraction]) -> alt.LayerChart:
     return lambda_panel(
         lines,
         title="In theory",
-        subtitle=f"Largest factor of an error in one step; the worst of {counted(len(games), 'MDP')}.",
+        subtitle=f"Largest factor by which one step can multiply an error; the worst of {counted(len(games), 'MDP')}.",
         y_title="‖A‖",
         domain=NORM_DOMAIN,
         reference=(1.0, "above 1 errors can grow"),

@@ -183,7 +183,7 @@ def _verdicts(claims: Mapping[Stretch, Sequence[Claim]], add: _Files) -> Section
             )
         caption = f"{SCORE_NAMES[stretch].capitalize()}; {LEVEL:.0%} intervals."
         name = "claims" if stretch == "final" else f"claims-{stretch}"
-        header = ("claim", "verdict", "difference", "all claims together (Holm)", "runs")
+        header = ("claim", "verdict", "difference", "all together (Holm)", "runs")
         files = add(name, csv=lambda answers=answers: tables.claims_csv(answers))
         grids.append(Grid(caption, header, rows, stacked=True, files=files))
     return Section("The paper's claims", tables=grids)
