@@ -23,7 +23,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 class RunEnd(NamedTuple):
-    """How a run ended."""
+    """The end of a run."""
 
     returns: Sequence[float]
     num_unfinished: int

@@ -1,4 +1,4 @@
-"""How far a sweep is."""
+"""The progress of a sweep."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

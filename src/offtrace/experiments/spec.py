@@ -20,7 +20,7 @@ MAX_RUNS = 1_000_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is run, and under which name.
+    """A grid of runs, and its name.
 
     >>> sweep = Sweep("mine", games=("pocket/catch",), traces=("retrace", "dqn"), lambdas=(0.5, 1.0), num_seeds=3)
     >>> len(runs_of(sweep))  # DQN has no λ

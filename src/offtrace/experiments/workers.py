@@ -18,7 +18,7 @@ from offtrace.experiments.progress import ProgressReader
 from offtrace.experiments.store import Store
 
 TRIES = 3
-"""How often a population is started whose process dies."""
+"""Number of starts of a population whose process dies."""
 ERROR_CODE = 100
 """Exit codes above this one are 100 plus the number of an error of the system."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -148,7 +148,7 @@ def _train(store: str, ids: Sequence[int], command: str, parent: int) -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        sys.exit(ERROR_CODE + error.errno)
+        sys.exit(ERROR_CODE + error.errno)  # of this worker process; its parent raises the error again
 
 
 def disk_error(path: Path, number: int) -> OSError:

@@ -65,7 +65,7 @@ def opening(materials: Materials) -> Section | None:
 
 
 def _theory_panel(found: Sequence[Contraction]) -> alt.LayerChart:
-    games = {each.game for each in found}
+    games = counted(len({each.game for each in found}), "MDP")
     lines = {}
     for trace in TRACES:
         lambdas = sorted({each.lambda_ for each in found if each.trace == trace})
@@ -75,7 +75,7 @@ def _theory_panel(found: Sequence[Contraction]) -> alt.LayerChart:
     return lambda_panel(
         lines,
         title="In theory",
-        subtitle=f"Largest factor by which one step can multiply an error; the worst of {counted(len(games), 'MDP')}.",
+        subtitle=f"Largest factor by which one step can multiply an error; the worst of {games}.",
         y_title="‖A‖",
         domain=NORM_DOMAIN,
         reference=(1.0, "above 1 errors can grow"),

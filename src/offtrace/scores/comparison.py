@@ -66,7 +66,7 @@ class Comparison:
     under exploration; `area`: mean height of its learning curve; `evaluation`: mean return at its
     end, at ε ≈ 0."""
     unit: Literal["seeds", "games"] = "seeds"
-    """What intervals generalise over."""
+    """The unit of intervals: they generalise to new seeds, or to new games."""
     paired: bool = False
     """Whether run i of every cell has seed i: short for `seeds`."""
     printed: AveragesByLambda | None = None

@@ -1,4 +1,4 @@
-"""How a comparison names its parts: algorithms, baselines, kinds of score, and the cells that runs belong to."""
+"""Names of the parts of a comparison: algorithms, baselines, kinds of score, and the cells of runs."""
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple

@@ -1,4 +1,4 @@
-"""What a comparison computes: a table of mean scores, averages over games, statistics per algorithm."""
+"""Results of a comparison: a table of mean scores, averages over games, statistics per algorithm."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
