@@ -32,6 +32,7 @@ from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, read
 from offtrace.experiments.stored_runs import seal
 from offtrace.report import folder as report_folder
+from offtrace.report.appendix import trouble_sections
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.sections import describe
 from offtrace.report.tables import runs_csv
@@ -274,7 +275,7 @@ def test_troubles_are_told_by_reason(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     path = made_up.store(tmp_path / "results.sqlite", wanted, failing=failing, told=told)
     runs = read([path])
-    rows = {section.title: section.tables[0].rows for section in report_folder._troubles(runs)}
+    rows = {section.title: section.tables[0].rows for section in trouble_sections(runs)}
     shown = {title: [[cell.text for cell in row[:2]] for row in found] for title, found in rows.items()}
     assert shown == {
         "Failures": [["OSError: no room in block 0", "100"], ["ValueError: other", "1"]],
