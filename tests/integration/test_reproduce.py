@@ -59,7 +59,11 @@ def test_it_prints_and_writes(reproduced: tuple[Path, str, str]) -> None:
     *_, last = err.strip().splitlines()
     assert last.endswith("index.html")
     told = " ".join(err.partition("What was found")[2].split())
-    for subject in ("Safety: in theory one step of Q(λ)", "Traces: compared with", "DQN: from DQN to Retrace"):
+    for subject in (
+        "Safety: in theory, at λ = 1, one step of Q(λ)",
+        "Traces: compared with",
+        "DQN: Retrace minus DQN is",
+    ):
         assert subject in told
     numbers = json.loads(out)
     assert numbers == json.loads((output / "numbers.json").read_text(encoding="utf-8"))
