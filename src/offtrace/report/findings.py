@@ -197,7 +197,7 @@ def _distance(materials: Materials) -> str:
     stretch = stretch_of(ladder)
     steps = (("target", "control"), ("double", "target"), ("windows", "double"), ("trace", "windows"))
     words = {
-        "target": "its target policy",
+        "target": "the target policy",
         "double": "double Q-learning",
         "windows": "windows without a trace",
         "trace": "the trace",
