@@ -17,7 +17,7 @@ from offtrace.agent.spec import Plan, to_json
 from offtrace.experiments import engine, exact
 from offtrace.experiments.presets import preset
 from offtrace.experiments.results import scores
-from offtrace.experiments.spec import cells
+from offtrace.experiments.spec import runs_of
 from offtrace.experiments.store import fingerprint, read
 
 STEP_SIZES = (5e-4, 1e-3, 2e-3, 4e-3)
@@ -29,7 +29,7 @@ def tuned() -> list[Plan]:
     found = {}
     for name in ("table_2", "ladder"):
         sweep = replace(preset(name, "pocket"), first_seed=FIRST_SEED, num_seeds=NUM_SEEDS)
-        for spec in cells(sweep):
+        for spec in runs_of(sweep):
             for step_size in STEP_SIZES:
                 plan = replace(spec, step_size=step_size)
                 found[repr(plan)] = plan

@@ -150,13 +150,13 @@ def bar(repetitions: int) -> float:
 # --- tables -------------------------------------------------------------------------------------------------
 
 POWER = {
-    "TB(λ) is above DQN finally": lambda name, x: float(name == "tree_backup"),
-    "Retrace(λ) is above DQN finally": lambda name, x: float(name == "retrace"),
+    "TB(λ) is above DQN at the end": lambda name, x: float(name == "tree_backup"),
+    "Retrace(λ) is above DQN at the end": lambda name, x: float(name == "retrace"),
     "Q*(λ) fails for λ above 0.5": lambda name, x: float(name == "q_lambda" and x <= 0.5),
     "λ = 1 is best for TB(λ)": lambda name, x: float(name == "tree_backup" and x == 1.0),
     "λ = 1 is best for Retrace(λ)": lambda name, x: float(name == "retrace" and x == 1.0),
     "Retrace(λ) is above TB(λ) for λ > 0": lambda name, x: float(name == "retrace"),
-    "No λ > 0 at which Retrace(λ) does poorly": lambda name, x: float(name == "retrace"),
+    "Retrace(λ) does not do poorly at any λ > 0": lambda name, x: float(name == "retrace"),
 }
 """What each claim needs to be true by one standard deviation of a run at every λ that it speaks of."""
 VERDICTS = {1: ("holds",), -1: ("does not hold",)}

@@ -102,7 +102,7 @@ def test_the_table_sorts(browser: Any, page: Path) -> None:
     assert [header.get_attribute("aria-sort") for header in headers[:2]] == ["ascending", "none"]
     best = browser.find_elements(By.CSS_SELECTOR, "table.sortable td.best")
     assert best
-    assert all(cell.get_attribute("title").startswith("best of this game") for cell in best)
+    assert all(cell.get_attribute("title").startswith("best on this game") for cell in best)
 
 
 def luminance(colour: str) -> float:

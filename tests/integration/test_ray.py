@@ -14,9 +14,11 @@ import pytest
 
 from offtrace.agent.spec import Plan
 from offtrace.experiments import cluster, engine
-from offtrace.experiments.records import seal
-from offtrace.experiments.spec import Sweep, cells
+from offtrace.experiments.members import ClaimedRuns
+from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, StoredRun
+from offtrace.experiments.stored_runs import seal
+from offtrace.experiments.workers import TRIES
 
 pytest.importorskip("ray", reason="ray is not installed: pip install 'offtrace[ray]'")
 if not Path("/proc/self/stat").exists():
@@ -38,7 +40,7 @@ SMALL = {
 
 def small(num_seeds: int = 4) -> list[Plan]:
     """Packs have two members everywhere here, so their program is compiled once."""
-    return cells(Sweep("small", ("pocket/catch",), ("retrace",), num_seeds=num_seeds, settings=SMALL))
+    return runs_of(Sweep("small", ("pocket/catch",), ("retrace",), num_seeds=num_seeds, settings=SMALL))
 
 
 def runs(path: Path) -> dict[str, StoredRun]:
@@ -81,7 +83,7 @@ def _two_workers() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of the local engine, one pack after the other."""
+    """Results of the local engine, one population after the other."""
     path = tmp_path_factory.mktemp("local") / "results.sqlite"
     assert engine.run(small(2), path, jobs=0).num_done == 2
     assert engine.run(small(), path, jobs=0).num_done == 4
@@ -109,16 +111,16 @@ def test_stopped_and_killed_it_ends_equal(local: Path, tmp_path: Path) -> None:
 
     killed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        write = engine.Held.write
+        write = ClaimedRuns.write
 
-        def kill(pack: engine.Held, reports: Any) -> None:
-            write(pack, reports)
+        def kill(claimed: ClaimedRuns, reports: Any) -> None:
+            write(claimed, reports)
             if not killed:
                 killed.extend(workers())
                 for pid in killed:
                     os.kill(pid, signal.SIGKILL)
 
-        patch.setattr(engine.Held, "write", kill)
+        patch.setattr(ClaimedRuns, "write", kill)
         done = cluster.run(small(2), path, jobs=1)
     assert killed
     assert (done.num_done, done.num_failed) == (2, 0)
@@ -138,7 +140,7 @@ def test_who_is_killed_every_time_fails(tmp_path: Path) -> None:
 
     done = cluster.run(small(2), tmp_path / "results.sqlite", jobs=1, stop=kill)
     assert (done.num_done, done.num_failed) == (0, 2)
-    assert len(killed) == engine.TRIES
+    assert len(killed) == TRIES
     for run in runs(tmp_path / "results.sqlite").values():
         assert run.failure is not None
         assert run.failure.startswith("its worker died, 3 times; the last time: WorkerCrashedError")

@@ -27,12 +27,13 @@ from offtrace.agent.telemetry import Report
 from offtrace.cli import main
 from offtrace.cli.report import print_troubles
 from offtrace.experiments import engine
-from offtrace.experiments.records import seal
+from offtrace.experiments.encoding import run_row
 from offtrace.experiments.results import Study, studies
-from offtrace.experiments.rows import run_row
-from offtrace.experiments.spec import Sweep, cells
+from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, read
-from offtrace.report import folder as room
+from offtrace.experiments.stored_runs import seal
+from offtrace.report import folder as report_folder
+from offtrace.report.appendix import trouble_sections
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.sections import describe
 from offtrace.report.tables import runs_csv
@@ -75,7 +76,7 @@ def test_the_folder(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     output = tmp_path / "new" / "report"
     assert called(results, "--output", output) == 0
     told = capsys.readouterr().out
-    assert "TB(λ) is above DQN finally" in told
+    assert "TB(λ) is above DQN at the end" in told
     assert "42 of 42 runs are done." in told
     assert f"Open {output / 'index.html'}" in told.replace("\n", "")
     assert max(map(len, told.split("Open")[0].splitlines())) <= 80
@@ -104,23 +105,23 @@ def test_the_folder(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_page_says_what_was_run_and_how_it_was_made(results: Path, tmp_path: Path) -> None:
-    page = room.write(tmp_path, studies(read([results])), command="offtrace report <it>", formats=())
+    page = report_folder.write(tmp_path, studies(read([results])), command="offtrace report <it>", formats=())
     text = in_words(page)
     games = "made: 42 runs on 2 games (made/alpha and made/beta)"
     assert f"{games}, with Retrace(λ), TB(λ), Q(λ) and DQN at λ = 0.5, 1, seeds 0–2." in text
     assert "Traces: " not in text  # there are no runs at λ = 0
-    assert "Safety: with networks Q(λ) goes from" in text
-    assert "still runs" not in text
+    assert "Safety: with networks, Q(λ) goes from" in text
+    assert "still running" not in text
     assert "failed" not in text
     order = [
         "Verdicts",
         "The paper&#x27;s claims",
         "Score distributions",
         "Scores by λ",
-        "Today&#x27;s statistics",
+        "Aggregate statistics",
         "Game by game",
     ]
-    order += ["Learning curves", "What the traces did", "The paper&#x27;s 60 Atari games", "Notes", "Provenance"]
+    order += ["Learning curves", "Traces during training", "The paper&#x27;s 60 Atari games", "Notes", "Provenance"]
     html = page.read_text(encoding="utf-8")
     places = [re.search(rf"<h[23]>{re.escape(title)}", html) for title in order]
     assert all(places)
@@ -133,23 +134,23 @@ def test_the_page_says_what_was_run_and_how_it_was_made(results: Path, tmp_path:
         "offtrace report &lt;it&gt;",
     ):
         assert words in text
-    assert "decided wrongly in 5 % of the cases or fewer" in text
+    assert "a claim gets a verdict in at most 5 % of cases" in text
     assert str(results.parent) not in html  # a page that is shared says nothing of folders
     assert "://" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
 
 def test_the_published_tables_go_the_same_way(results: Path, tmp_path: Path) -> None:
     """What is said of them is the same, whatever else is on the page; and a page has them even without any run."""
-    with_runs = room.write(tmp_path / "a", studies(read([results])), formats=())
-    alone = room.write(tmp_path / "b", [], formats=())
+    with_runs = report_folder.write(tmp_path / "a", studies(read([results])), formats=())
+    alone = report_folder.write(tmp_path / "b", [], formats=())
     told = [json.loads((page.parent / "data" / "claims.json").read_text())[-1] for page in (with_runs, alone)]
     assert told[0] == told[1]
     assert told[0]["study"] == "The paper's 60 Atari games"
     verdicts = {claim["claim"]: claim["verdict"] for claim in told[0]["claims"]}
-    assert verdicts["Retrace(λ) is above DQN finally"] == "holds"
+    assert verdicts["Retrace(λ) is above DQN at the end"] == "holds"
     tables = [(page.parent / "tables" / "published_games-lambda-1.csv").read_bytes() for page in (with_runs, alone)]
     assert tables[0] == tables[1]
-    assert "What Munos et al. (2016) published, scored again." in in_words(alone)
+    assert "The published results of Munos et al. (2016), scored again." in in_words(alone)
 
 
 def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +163,7 @@ def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert published["study"] == "The paper's 60 Atari games"
     assert [each["score"] for each in made["claims"]] == ["final"] * 9 + ["evaluation"] * 7
     assert len(published["claims"]) == 9
-    claim = next(each for each in made["claims"] if each["claim"] == "Retrace(λ) is above DQN finally")
+    claim = next(each for each in made["claims"] if each["claim"] == "Retrace(λ) is above DQN at the end")
     assert claim["verdict"] == "holds"
     assert 0 < claim["p_value"] <= 0.05
     assert 0 < claim["low"] <= claim["difference"] <= claim["high"] <= 1
@@ -196,7 +197,7 @@ def test_sweeps_that_contradict_each_other_are_told_of(results: Path, tmp_path: 
         store.write(run_id, sweep_results.reports(spec, ticks=7))
         store.finish(run_id, [1.0])
     assert called(results, tmp_path / "other.sqlite", "--output", tmp_path / "report", *NO_FIGURES) == 0
-    assert "has other results" in capsys.readouterr().err
+    assert "has different results" in capsys.readouterr().err
 
 
 SWEEP = """
@@ -234,8 +235,9 @@ def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFix
         assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
         assert "15 of 28 runs are done, 13 not done yet." in capsys.readouterr().out
         text = in_words(tmp_path / "report" / "index.html")
-        assert "The sweep still runs, or was stopped: 15 of 28 runs are in, and 1 is begun and not finished." in text
-        assert "15 done, 1 under way, 12 not done yet" in text
+        state = "15 of 28 runs are complete, and 1 is started but not finished."
+        assert f"The sweep is still running or was stopped: {state}" in text
+        assert "15 done, 1 in progress, 12 not run yet" in text
         sweep.stdin.write("go on\n" * 50)
         sweep.stdin.flush()
         end = time.monotonic() + 30
@@ -243,7 +245,7 @@ def test_a_report_while_the_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFix
             assert time.monotonic() < end
             time.sleep(0.1)
         assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
-        assert "15 of 28 runs are in" not in in_words(tmp_path / "report" / "index.html")
+        assert "15 of 28 runs are complete" not in in_words(tmp_path / "report" / "index.html")
     finally:
         sweep.communicate(timeout=30)
     assert sweep.returncode == 0  # it did not notice
@@ -256,7 +258,7 @@ def test_only_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert called(path, "--output", tmp_path / "report") == 0
     assert "0 of 4 runs are done, 4 failed." in capsys.readouterr().out
     text = in_words(tmp_path / "report" / "index.html")
-    assert "4 runs failed, and are listed below." in text
+    assert "4 runs failed. See Failures." in text
     assert "No run is done yet, so there is nothing to compare." in text
     assert "FloatingPointError: Q reached nan in run 0" in text, "the reason, in the words of the first"
     assert "in run 3" not in text
@@ -275,7 +277,7 @@ def test_troubles_are_told_by_reason(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     path = sweep_results.store(tmp_path / "results.sqlite", wanted, failing=failing, told=told)
     runs = read([path])
-    rows = {section.title: section.tables[0].rows for section in room._troubles(runs)}
+    rows = {section.title: section.tables[0].rows for section in trouble_sections(runs)}
     shown = {title: [[cell.text for cell in row[:2]] for row in found] for title, found in rows.items()}
     assert shown == {
         "Failures": [["OSError: no room in block 0", "100"], ["ValueError: other", "1"]],
@@ -294,7 +296,7 @@ def test_runs_that_were_never_begun(tmp_path: Path) -> None:
     path = sweep_results.store(tmp_path / "results.sqlite", wanted, unfinished=range(len(wanted)))
     assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
     text = in_words(tmp_path / "report" / "index.html")
-    assert "The sweep is not finished: 0 of 7 runs are in. Run it again to go on." in text
+    assert "The sweep is not finished: 0 of 7 runs are complete. Run the same command again to continue." in text
 
 
 @pytest.mark.parametrize(
@@ -309,8 +311,8 @@ def test_runs_that_were_never_begun(tmp_path: Path) -> None:
 )
 def test_little_is_enough(tmp_path: Path, wanted: list[dict[str, Any]]) -> None:
     path = sweep_results.store(tmp_path / "results.sqlite", wanted)
-    page = room.write(tmp_path / "report", studies(read([path])), formats=())
-    assert "Nothing can be compared yet" not in in_words(page)
+    page = report_folder.write(tmp_path / "report", studies(read([path])), formats=())
+    assert "There is nothing to compare yet" not in in_words(page)
 
 
 HOSTILE = (
@@ -416,20 +418,22 @@ def test_what_is_no_spec_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert told.count("\n") == 1
     assert "is damaged at run 1" in told
     with pytest.raises(ValueError, match="is damaged at run 1"):
-        engine.run(cells(Sweep("mine", ("pocket/catch",), num_seeds=1)), path, jobs=0)
+        engine.run(runs_of(Sweep("mine", ("pocket/catch",), num_seeds=1)), path, jobs=0)
 
 
 def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> None:
     wanted = sweep_results.specs(("made/alpha",), traces=("retrace", "dqn"), seeds=(0, 1))
     found = studies(read([sweep_results.store(tmp_path / "results.sqlite", wanted)]))
-    extra = Section("Extra", ["words"], charts={"extra": room.charts_of([_first_charts(found)])["made_by-lambda"]})
-    room.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
+    extra = Section(
+        "Extra", ["words"], charts={"extra": report_folder.charts_of([_first_charts(found)])["made_by-lambda"]}
+    )
+    report_folder.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
     (tmp_path / "figures" / "mine.svg").write_text("mine")
     before = files(tmp_path)
     assert "figures/extra.svg" in before
-    room.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
+    report_folder.write(tmp_path, found, extra_sections=[extra], formats=("svg",))
     assert files(tmp_path) == before
-    page = room.write(tmp_path, found[:0], formats=("svg",))
+    page = report_folder.write(tmp_path, found[:0], formats=("svg",))
     after = files(tmp_path)
     assert "figures/mine.svg" in after
     assert not [name for name in after if Path(name).name.startswith(("made", "extra"))]
@@ -441,7 +445,7 @@ def test_a_report_takes_nothing_away_that_it_did_not_write(tmp_path: Path) -> No
     report, docs = tmp_path / "report", tmp_path / "docs"
     docs.mkdir()
     (docs / "thesis.tex").write_text("mine")
-    room.write(report, [], formats=())
+    report_folder.write(report, [], formats=())
     (report / "figures").mkdir(exist_ok=True)
     mine = {"figures/mine.svg": "mine", "tables/changed.csv": "changed"}
     for name, text in mine.items():
@@ -454,10 +458,10 @@ def test_a_report_takes_nothing_away_that_it_did_not_write(tmp_path: Path) -> No
     for record in (forged, sorted(forged), "figures/mine.svg", [[]]):
         (report / "data" / "files.json").write_text(json.dumps(record))
         before = files(tmp_path)
-        room.write(report, [], formats=())
+        report_folder.write(report, [], formats=())
         assert files(tmp_path) == before
     (report / "data" / "files.json").write_text(json.dumps({"figures/mine.svg": same}))
-    room.write(report, [], formats=())
+    report_folder.write(report, [], formats=())
     assert not (report / "figures" / "mine.svg").exists(), "that was as a report wrote it"
     assert (docs / "thesis.tex").read_text() == "mine"
 
@@ -468,8 +472,8 @@ def test_a_report_does_not_write_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "figures").symlink_to("../docs")
     before = files(tmp_path)
-    with pytest.raises(ValueError, match=r"figures' is a symbolic link"):
-        room.write(tmp_path / "report", [], formats=())
+    with pytest.raises(ValueError, match=r"symbolic links .*figures'"):
+        report_folder.write(tmp_path / "report", [], formats=())
     assert files(tmp_path) == before
 
 
@@ -487,21 +491,23 @@ def test_a_study_without_stored_runs_and_sections_of_others(tmp_path: Path) -> N
     extra = Section(
         "More", ["with `code`"], tables=[Grid("a table", ("x", "y"), [[Cell("1"), Cell("2", number=2.0)]])]
     )
-    page = room.write(tmp_path, [study], extra_sections=[extra], formats=("png",))
+    page = report_folder.write(tmp_path, [study], extra_sections=[extra], formats=("png",))
     text = in_words(page)
     assert "8 runs on 2 games (a and b), with Retrace(λ) and DQN at λ = 1." in text
     assert "small &lt;MDPs&gt;" in text
     assert "<code>code</code>" in page.read_text(encoding="utf-8")
     assert text.index("small &lt;MDPs&gt;") < text.rindex("a table") < text.rindex("Atari games 60 games")
     assert (tmp_path / "figures" / "small-mdps_profile.png").exists()
-    twice = Section("Twice", charts={"published_profile": room.charts_of([_first_charts([study])])["made_profile"]})
-    with pytest.raises(ValueError, match="a different one each; got 'published_profile'"):
-        room.write(tmp_path, [], extra_sections=[twice], formats=())
+    twice = Section(
+        "Twice", charts={"published_profile": report_folder.charts_of([_first_charts([study])])["made_profile"]}
+    )
+    with pytest.raises(ValueError, match=r"unique names .*got 'published_profile'"):
+        report_folder.write(tmp_path, [], extra_sections=[twice], formats=())
 
 
 def test_an_interrupted_report_leaves_the_page_before(results: Path, tmp_path: Path) -> None:
     found = studies(read([results]))
-    page = room.write(tmp_path, [], formats=())
+    page = report_folder.write(tmp_path, [], formats=())
     before = page.read_bytes()
 
     def stop(done: int, total: int) -> None:
@@ -509,14 +515,14 @@ def test_an_interrupted_report_leaves_the_page_before(results: Path, tmp_path: P
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        room.write(tmp_path, found, formats=("svg",), progress=stop)
+        report_folder.write(tmp_path, found, formats=("svg",), progress=stop)
     assert page.read_bytes() == before
     assert not list(tmp_path.rglob(".*"))
 
 
 def test_progress_counts_to_the_end(results: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    room.write(tmp_path, [], formats=("svg",), progress=lambda *now: told.append(now))
+    report_folder.write(tmp_path, [], formats=("svg",), progress=lambda *now: told.append(now))
     assert told == [(i, told[0][1]) for i in range(told[0][1] + 1)]
 
 
@@ -530,10 +536,13 @@ def test_wrong_input_is_one_line(tmp_path: Path, results: Path, capsys: pytest.C
     for arguments, words in (
         ((), "Name a file"),
         ((tmp_path / "nothing.sqlite",), "must be existing files"),
-        ((text,), "is not a file of results"),
-        ((tmp_path / "empty.sqlite",), "must have at least one run"),
+        ((text,), "is not a results file"),
+        ((tmp_path / "empty.sqlite",), "must have a run"),
         ((results, "--output", in_the_way), "file"),
-        ((results, "--formats", "gif", "--output", tmp_path / "r"), "`formats` must be of png, svg, pdf; got 'gif'"),
+        (
+            (results, "--formats", "gif", "--output", tmp_path / "r"),
+            "`formats` must be among png, svg, pdf; got 'gif'",
+        ),
     ):
         assert called(*arguments) == 2, arguments
         error = capsys.readouterr().err

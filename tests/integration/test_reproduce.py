@@ -58,14 +58,18 @@ def test_it_prints_and_writes(reproduced: tuple[Path, str, str]) -> None:
     *_, last = err.strip().splitlines()
     assert last.endswith("index.html")
     told = " ".join(err.partition("What was found")[2].split())
-    for subject in ("Safety: in theory one step of Q(λ)", "Traces: compared with", "DQN: from DQN to Retrace"):
+    for subject in (
+        "Safety: in theory, at λ = 1, one step of Q(λ)",
+        "Traces: compared with",
+        "DQN: Retrace minus DQN is",
+    ):
         assert subject in told
     numbers = json.loads(out)
     assert numbers == json.loads((output / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["published_tables"]["retrace"]["times_best"] == 30
     assert numbers["published_tables"]["dqn"]["times_best"] == 12
     assert numbers["worked_example"]["difference"] < 1e-12
-    tables = ["The small world, in tables", "2 small MDPs, in tables"]
+    tables = ["The small world, tabular", "2 small MDPs, tabular"]
     assert list(numbers["claims"]) == ["The small world", *tables, "The paper's 60 Atari games"]
     assert len(numbers["found"]) == 3
 
@@ -73,7 +77,7 @@ def test_it_prints_and_writes(reproduced: tuple[Path, str, str]) -> None:
 def test_the_page_has_all_of_it(reproduced: tuple[Path, str, str]) -> None:
     output, _, _ = reproduced
     page = (output / "index.html").read_text(encoding="utf-8")
-    titles = ("Verdicts", "The small world", "2 small MDPs, in tables", "Contraction against variance")
+    titles = ("Verdicts", "The small world", "2 small MDPs, tabular", "Contraction against variance")
     for title in (*titles, "The paper's 60 Atari games"):
         assert f"{title}</h2>" in page.replace("&#x27;", "'"), title
     names = {path.name for path in (output / "figures").iterdir()}

@@ -10,7 +10,7 @@ import offtrace as ot
 from offtrace.cli import main, reproduce, sweep
 from offtrace.experiments import checks, engine
 from offtrace.experiments.presets import preset
-from offtrace.experiments.spec import cells
+from offtrace.experiments.spec import runs_of
 
 
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> str:
@@ -150,7 +150,7 @@ def test_each_game_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a cluster those that are known are not: pgx would start an accelerator there."""
     seen: list[str] = []
     monkeypatch.setattr(checks, "with_options", lambda name, _: seen.append(name))
-    specs = cells(preset("table_2", "minatar"))
+    specs = runs_of(preset("table_2", "minatar"))
     checks.check_runs(specs, here=True)
     assert len(seen) == len(set(seen)) == 5
     checks.check_runs(specs, here=False)
@@ -161,7 +161,7 @@ def test_no_table_where_nothing_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(engine, "work", lambda *_: None)
+    monkeypatch.setattr(engine, "train_population", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         main(["sweep", "pocket/catch", "--num-seeds", "1", "--traces", "retrace", "--jobs", "0"])
     assert ended.value.code == 3

@@ -157,7 +157,7 @@ def test_intervals_are_bars_side_by_side():
 
 def test_intervals_of_another_shape_are_refused():
     with pytest.raises(
-        ValueError, match=r"`low` and `high` must have the shape of `averages`, \(1, 2\), got \(1, 1\)"
+        ValueError, match=r"`low` and `high` must have the shape of `averages`, \(1, 2\); got \(1, 1\)"
     ):
         charts.average_by_lambda_chart(
             [[0.1, 0.2]], lambdas=[1.0], algorithms=["a", "b"], title="", subtitle="", low=[[0.1]], high=[[0.2]]
@@ -233,7 +233,7 @@ def test_save_writes_three_real_pictures(tmp_path):
 
 
 def test_save_refuses_a_stem_with_an_ending(tmp_path):
-    with pytest.raises(ValueError, match=r"`stem` must have no format's ending, got '.*figure.PNG'; give '.*figure'"):
+    with pytest.raises(ValueError, match=r"`stem` must have no file extension; got '.*figure.PNG'. Give '.*figure'"):
         charts.save(figure_1(), tmp_path / "figure.PNG")
     assert not list(tmp_path.iterdir())
 
@@ -243,23 +243,23 @@ def test_save_refuses_a_stem_with_an_ending(tmp_path):
 
 @pytest.mark.parametrize("names", [["retrace"], ["retrace", "retrace"], ["retrace", "dqn", "q_star"]])
 def test_refused_algorithms(names):
-    with pytest.raises(ValueError, match=r"`algorithms` must name each of the 2 columns of `z` once, got .*; give 2"):
+    with pytest.raises(ValueError, match=r"`algorithms` must name each of the 2 columns of `z` once; got .*. Give 2"):
         charts.score_distribution_chart([[0.0, 1.0]], algorithms=names, title="", subtitle="")
 
 
 @pytest.mark.parametrize(
     ("averages", "lambdas", "text"),
     [
-        ([[0.1, 0.2]], [0.0, 1.0], r"got shapes \(1, 2\) and \(2,\); transpose"),
+        ([[0.1, 0.2]], [0.0, 1.0], r"got shapes \(1, 2\) and \(2,\). Transpose"),
         ([0.1, 0.2], [0.0, 1.0], r"got shapes \(2,\) and \(2,\)"),
         (
             [[0.1, 0.2], [0.3, 40.0]],
             [0.0, 1.0],
-            r"`averages` must lie in \[0, 1\], got 40.0 at row 1, column 1",
+            r"`averages` must lie in \[0, 1\]; got 40.0 at row 1, column 1",
         ),
-        ([[0.1, np.nan]], [0.0], r"got nan at row 0, column 1; average inter-algorithm scores"),
-        ([[0.1, 0.2], [0.3, 0.4]], [1.0, 0.0], r"`lambdas` must increase, got \[1.0, 0.0\]; sort"),
-        ([[0.1, 0.2]], [np.nan], r"`lambdas` must increase, got \[nan\]"),
+        ([[0.1, np.nan]], [0.0], r"got nan at row 0, column 1. Average inter-algorithm scores"),
+        ([[0.1, 0.2], [0.3, 0.4]], [1.0, 0.0], r"`lambdas` must increase; got \[1.0, 0.0\]. Sort"),
+        ([[0.1, 0.2]], [np.nan], r"`lambdas` must increase; got \[nan\]"),
     ],
 )
 def test_refused_averages(averages, lambdas, text):

@@ -103,7 +103,9 @@ def test_all_equal_is_one_half():
 
 
 def test_what_cannot_be_scored_is_refused():
-    with pytest.raises(ValueError, match=r"`runs\['final'\]` must be finite scores, one or more; got \(1.0, inf\)"):
+    with pytest.raises(
+        ValueError, match=r"`runs\['final'\]` must have one or more finite scores per cell; got \(1.0, inf\)"
+    ):
         Comparison("bad", {"final": {Key("pong", "retrace", 1.0): (1.0, float("inf"))}})
     with pytest.raises(ValueError, match="one or more"):
         Comparison("bad", {"final": {Key("pong", "retrace", 1.0): ()}})
@@ -258,7 +260,7 @@ def test_a_baseline_is_one_cell_for_all_lambdas():
             runs[Key("pong", name, x)] = (height, height, height)
     runs[Key("pong", "dqn", 0.0)] = (3.9, 4.0, 4.1)
     comparison = Comparison("only DQN is random", {"final": runs})
-    found = claim(comparison, "No λ > 0 at which Retrace(λ) does poorly")
+    found = claim(comparison, "Retrace(λ) does not do poorly at any λ > 0")
     assert found.difference.value == pytest.approx(0.2)
     assert found.difference.num_runs == 30
     half = careful(0.05, 3) * 0.01 / math.sqrt(3)
@@ -361,7 +363,7 @@ def test_an_exact_scale_is_from_random_to_optimal_play():
 
 # --- copies and variants ------------------------------------------------------------------------------------
 
-RETRACE_FINAL = "Retrace(λ) is above DQN finally"
+RETRACE_FINAL = "Retrace(λ) is above DQN at the end"
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -431,15 +433,15 @@ KEY, OTHER = Key("g", "retrace", 1.0), Key("g", "dqn", 0.0)
 REFUSED = {
     "lengths": (
         {"seeds": {"final": {KEY: (1,)}}},
-        r"`seeds\['final'\]` must have one seed for each run; got 1 for 2",
+        r"`seeds\['final'\]` must have one seed per run; got 1 for 2",
     ),
     "no runs": ({"seeds": {"early": {KEY: (1, 2)}}}, r"`seeds\['early'\]` must have .* got 2 for 0"),
     "chains": (
         {"copies": {KEY: OTHER, OTHER: Key("g", "one_step", 0.0)}},
-        r"`copies` must name the cell that was run; got .*dqn.* for .*retrace.*, itself a copy",
+        r"`copies` must name the cell that was run; got .*dqn.* for .*retrace.*, which is itself a copy",
     ),
-    "another game": ({"copies": {KEY: Key("h", "dqn", 0.0)}}, r"`copies` must stay within a game; got .*'h'"),
-    "no anchor": ({"anchors": {"h": (0.0, 1.0)}}, r"`anchors` must have every game or be None; 'g' is missing"),
+    "another game": ({"copies": {KEY: Key("h", "dqn", 0.0)}}, r"`copies` must stay within one game; got .*'h'"),
+    "no anchor": ({"anchors": {"h": (0.0, 1.0)}}, r"`anchors` must have every game or be None; got none for 'g'"),
     "no range": (
         {"anchors": {"g": (1.0, 1.0)}},
         r"`anchors` must be finite, .* below the optimal one; got 1.0 and 1",
@@ -525,14 +527,14 @@ def test_claims_cannot_be_told_where_seeds_differ_more_than_algorithms():
 
 def test_measures_of_claims_by_hand():
     comparison = by_hand()
-    assert claim(comparison, "Retrace(λ) is above DQN finally").difference.value == pytest.approx(0.75 - 0.5)
+    assert claim(comparison, "Retrace(λ) is above DQN at the end").difference.value == pytest.approx(0.75 - 0.5)
     assert claim(comparison, "TB(λ) is above DQN early").difference.value == pytest.approx(0.25 - 0.5)
     assert claim(comparison, "λ = 1 is best for Retrace(λ)").difference.value == pytest.approx(0.75 - 0.45)
     assert claim(comparison, "λ = 1 is best for TB(λ)").difference.value == pytest.approx(0.25 - 0.8)
     assert claim(comparison, "Retrace(λ) is above TB(λ) for λ > 0").difference.value == pytest.approx(0.45 - 0.8)
-    worst = claim(comparison, "No λ > 0 at which Retrace(λ) does poorly")
+    worst = claim(comparison, "Retrace(λ) does not do poorly at any λ > 0")
     assert worst.difference.value == pytest.approx(0.45 - 0.5)
-    assert worst.measure == "its level, less DQN's; worst of 2, at λ = 0.5"
+    assert worst.measure == "its level, minus DQN's; the worst of 2, at λ = 0.5"
 
 
 def test_q_fails_above_one_half_is_a_mean_of_levels():
@@ -564,7 +566,7 @@ def differences(comparison: Comparison, name: str, other: str, x: float) -> list
 
 def test_a_claim_that_holds_shows_the_least_interval_of_95_percent():
     comparison = noisy(num_games=8, num_seeds=12, paired=True)
-    found = claim(comparison, "No λ > 0 at which Retrace(λ) does poorly")
+    found = claim(comparison, "Retrace(λ) does not do poorly at any λ > 0")
     lows = {}
     for x in comparison.lambdas:
         each = differences(comparison, "retrace", "dqn", x)
@@ -580,7 +582,7 @@ def test_a_claim_that_does_not_hold_shows_the_interval_of_one_of_m():
         key: [-x for x in runs] for key, runs in noisy(num_games=8, num_seeds=12, paired=True).runs["final"].items()
     }
     comparison = Comparison("mirrored", {"final": mirrored}, paired=True)
-    found = claim(comparison, "No λ > 0 at which Retrace(λ) does poorly")
+    found = claim(comparison, "Retrace(λ) does not do poorly at any λ > 0")
     highs = {}
     for x in comparison.lambdas:
         each = differences(comparison, "retrace", "dqn", x)
@@ -603,7 +605,7 @@ def test_p_values_are_where_intervals_begin_to_touch_zero():
     assert careful(holds.p_value, 12) == pytest.approx(ratio)
     mirrored = {key: [-x for x in runs] for key, runs in comparison.runs["final"].items()}
     fails = claim(
-        Comparison("mirrored", {"final": mirrored}, paired=True), "No λ > 0 at which Retrace(λ) does poorly"
+        Comparison("mirrored", {"final": mirrored}, paired=True), "Retrace(λ) does not do poorly at any λ > 0"
     )
     ratios = []
     for x in comparison.lambdas:
@@ -647,7 +649,7 @@ def test_two_seeds_give_an_interval_but_no_verdict():
     for one in claims(Comparison("two", {"final": two, "early": two})):
         assert (one.verdict, one.p_value, one.holm) == ("cannot tell", None, "cannot tell")
         assert one.difference.low < one.difference.value < one.difference.high
-        assert one.reason == "there are only 2 seeds, and a verdict needs 3 or more"
+        assert one.reason == "there are only 2 seeds, and a verdict needs at least 3"
 
 
 def test_seeds_that_all_give_the_same_decide_nothing():
@@ -663,7 +665,7 @@ def test_a_difference_without_spread_is_no_evidence_for_a_claim():
     runs = cells(
         {"g": {("retrace", 0.5): (4.0, 5.0, 6.0), ("retrace", 1.0): (4.0, 5.1, 6.0), ("dqn", 0.0): (0.0, 1.0, 2.0)}}
     )
-    both = claim(Comparison("both", {"final": runs}, paired=True), "No λ > 0 at which Retrace(λ) does poorly")
+    both = claim(Comparison("both", {"final": runs}, paired=True), "Retrace(λ) does not do poorly at any λ > 0")
     assert (both.verdict, both.p_value) == ("cannot tell", 1.0)
     assert both.reason == "at some λ all seeds give the same difference, so there is no spread to judge by"
 
@@ -684,7 +686,7 @@ def test_claims_of_the_evaluation():
     assert len(found) == 7
     assert {one.verdict for one in found} == {"does not hold"}
     assert claims(clear(), "evaluation")[0].reason == "there are no evaluation scores"
-    with pytest.raises(ValueError, match=r"`stretch` must be 'final' or 'evaluation', got 'area'"):
+    with pytest.raises(ValueError, match=r"`stretch` must be 'final' or 'evaluation'; got 'area'"):
         claims(clear(), "area")
 
 
@@ -708,26 +710,31 @@ def without(comparison: Comparison, **what: object) -> Comparison:
 
 def test_a_missing_algorithm_is_named():
     found = {one.text: one for one in claims(without(clear(), algorithm="tree_backup"))}
-    assert found["TB(λ) is above DQN finally"].reason == "there are no runs of TB(λ)"
-    assert found["TB(λ) is above DQN finally"].verdict == "cannot tell"
-    assert found["TB(λ) is above DQN finally"].difference is None
-    assert found["Retrace(λ) is above DQN finally"].verdict == "holds"
-    assert claim(without(clear(), algorithm="dqn"), "TB(λ) is above DQN finally").reason == "there are no runs of DQN"
+    assert found["TB(λ) is above DQN at the end"].reason == "there are no runs of TB(λ)"
+    assert found["TB(λ) is above DQN at the end"].verdict == "cannot tell"
+    assert found["TB(λ) is above DQN at the end"].difference is None
+    assert found["Retrace(λ) is above DQN at the end"].verdict == "holds"
+    assert (
+        claim(without(clear(), algorithm="dqn"), "TB(λ) is above DQN at the end").reason == "there are no runs of DQN"
+    )
 
 
 def test_a_missing_lambda_is_said_with_those_that_were_run():
     best = claim(without(clear(), lambda_=1.0), "λ = 1 is best for TB(λ)")
     assert (best.verdict, best.difference) == ("cannot tell", None)
-    assert best.reason == "the λ that it speaks of were not run, only 0.1, 0.5, 0.9"
+    assert best.reason == "the λ of the claim were not run; λ that were run: 0.1, 0.5, 0.9"
     large = without(without(clear(), lambda_=0.1), lambda_=0.5)
-    assert claim(large, "Q*(λ) fails for λ above 0.5").reason == "the λ that it speaks of were not run, only 0.9, 1"
-    assert claim(large, "Retrace(λ) is above DQN finally").verdict == "holds"
+    assert (
+        claim(large, "Q*(λ) fails for λ above 0.5").reason
+        == "the λ of the claim were not run; λ that were run: 0.9, 1"
+    )
+    assert claim(large, "Retrace(λ) is above DQN at the end").verdict == "holds"
 
 
 def test_missing_early_scores_are_said():
     comparison = Comparison("final only", {"final": clear().runs["final"]})
     assert claim(comparison, "Retrace(λ) is above DQN early").reason == "there are no early scores"
-    assert claim(comparison, "Retrace(λ) is above DQN finally").verdict == "holds"
+    assert claim(comparison, "Retrace(λ) is above DQN at the end").verdict == "holds"
 
 
 def test_the_claims_baseline_is_the_comparisons():
@@ -737,7 +744,7 @@ def test_the_claims_baseline_is_the_comparisons():
     assert both.baseline == "dqn"
     blocks = both.blocks("score", "final", [1.0])
     retrace, dqn = (blocks.value[both.algorithms.index(name), 0] for name in ("retrace", "dqn"))
-    assert claim(both, "Retrace(λ) is above DQN finally").difference.value == pytest.approx(retrace - dqn)
+    assert claim(both, "Retrace(λ) is above DQN at the end").difference.value == pytest.approx(retrace - dqn)
 
 
 # --- the paper's own ----------------------------------------------------------------------------------------
@@ -768,7 +775,7 @@ def test_published_claims():
     of = printed()
     found = {one.text: one for one in claims(published_comparison())}
     for text, name, value in (("TB(λ)", "tree_backup", 0.150), ("Retrace(λ)", "retrace", 0.193)):
-        final, early = found[f"{text} is above DQN finally"], found[f"{text} is above DQN early"]
+        final, early = found[f"{text} is above DQN at the end"], found[f"{text} is above DQN early"]
         assert final.verdict == "holds"
         assert final.difference.value == pytest.approx(of[name] - of["dqn"])
         assert final.difference.value == pytest.approx(value, abs=5e-4)
@@ -776,7 +783,10 @@ def test_published_claims():
     least = found["Retrace(λ) is above TB(λ) for λ > 0"]
     assert least.difference.value == pytest.approx(0.8698 - 0.8158)
     assert least.reason == "only averages are printed, without the runs behind them"
-    assert found["λ = 1 is best for TB(λ)"].reason == "averages are printed for each λ by itself: no level follows"
+    assert (
+        found["λ = 1 is best for TB(λ)"].reason
+        == "the printed averages are normalised within each λ, so levels cannot be computed from them"
+    )
 
 
 def test_averages_by_lambda_are_the_printed_ones():
@@ -789,3 +799,12 @@ def test_averages_by_lambda_are_the_printed_ones():
         "q_star": 0.04317,
     }
     assert averages.low is None
+
+
+def test_claims_are_computed_once(monkeypatch):
+    comparison = clear()
+    first = claims(comparison)
+    first.pop()
+    monkeypatch.setattr(Comparison, "blocks", None)
+    assert claims(comparison)[:-1] == first
+    assert published_comparison() is published_comparison()

@@ -15,7 +15,7 @@ from offtrace.environments import make, program_shape
 from offtrace.environments.mdp import MDPEnvironment, from_mdp, register
 from offtrace.environments.rows import advance, begin
 from offtrace.experiments import exact
-from offtrace.experiments.spec import packs
+from offtrace.experiments.populations import populations
 from offtrace.mdp import SMALL_WORLD, FiniteMDP
 
 SHORT = {
@@ -193,7 +193,7 @@ def test_mdps_of_one_shape_train_together_as_they_would_alone() -> None:
         TrainSpec(env="mdp/fork", trace="retrace", seed=1, **SHORT),
         TrainSpec(env="mdp/field", trace="retrace", seed=1, lambda_=0.5, **SHORT),
     ]
-    assert len(packs([resolved(spec) for spec in specs], 10)) == 1
+    assert len(populations([resolved(spec) for spec in specs], 10)) == 1
     together = train(specs)
     for spec, result in zip(specs, together, strict=True):
         alone = train(spec)
@@ -215,7 +215,7 @@ def test_shapes_that_differ_are_refused() -> None:
     specs = [resolved(TrainSpec(env=f"mdp/{name}", **SHORT)) for name in ("fork", "chain")]
     with pytest.raises(ValueError, match="`env` must be the same for all members"):
         refuse_shapes(specs)
-    assert len(packs(specs, 10)) == 2
+    assert len(populations(specs, 10)) == 2
 
 
 def test_gamma_is_that_of_the_mdp() -> None:

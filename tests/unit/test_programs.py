@@ -13,8 +13,8 @@ from offtrace.agent import programs, training
 from offtrace.agent.spec import TrainSpec, to_json
 from offtrace.cli.train import train as train_verb
 from offtrace.cli.watch import watch
-from offtrace.experiments import engine
-from offtrace.experiments.spec import Sweep, cells
+from offtrace.experiments import engine, workers
+from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store
 
 WHERE = """
@@ -91,7 +91,7 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(programs, "keep", keep)
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of this process stay
-    wanted = cells(Sweep("mine", ("pocket/catch",), num_seeds=1))
+    wanted = runs_of(Sweep("mine", ("pocket/catch",), num_seeds=1))
     path = tmp_path / "results.sqlite"
     with Store(path) as store:
         ids = store.register([to_json(spec) for spec in wanted], {})
@@ -99,7 +99,7 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
         lambda: train_verb(TrainSpec(env="pocket/catch"), tmp_path / "run"),
         lambda: watch(tmp_path / "run"),
         lambda: engine.run(wanted, path, jobs=0),
-        lambda: engine._child(str(path), ids, "", os.getppid()),
+        lambda: workers._child(str(path), ids, "", os.getppid()),
     ):
         with pytest.raises(Kept):
             begin()

@@ -118,7 +118,7 @@ def test_one_run_has_no_bars_and_says_why():
     assert "area" not in kinds(comparisons.sensitivity(comparison))
     assert "area" not in kinds(comparisons.profile(comparison, 1.0))
     for chart in (comparisons.average_by_lambda(comparison), comparisons.sensitivity(comparison)):
-        assert "No intervals: some cell has a single run" in words(chart)
+        assert "No intervals: a cell has a single run" in words(chart)
 
 
 def test_a_profile_is_the_share_of_runs_above_each_score():
@@ -147,11 +147,14 @@ def test_lambdas_that_only_one_algorithm_has_are_left_out():
             lambda: comparisons.score_distribution(published_comparison(), 1.0, "early"),
             "a game with early training scores of retrace, ",
         ),
-        (lambda: comparisons.score_distribution(synthetic(), 0.3), r"at λ = 0.3; it has none: run what is missing"),
-        (lambda: comparisons.score_distribution(Comparison("no", {}), 1.0), "2 algorithms or more; got none"),
-        (lambda: comparisons.profile(synthetic(algorithms=("dqn",)), 1.0), "2 algorithms or more; got dqn"),
-        (lambda: comparisons.sensitivity(published_comparison()), "averages are printed for each λ by itself"),
-        (lambda: comparisons.sensitivity(synthetic(lambdas=(1.0,))), r"2 λ or more to compare them; got \[1.0\]"),
+        (lambda: comparisons.score_distribution(synthetic(), 0.3), r"at λ = 0.3; got none. Run what is missing"),
+        (lambda: comparisons.score_distribution(Comparison("no", {}), 1.0), "2 or more algorithms; got none"),
+        (lambda: comparisons.profile(synthetic(algorithms=("dqn",)), 1.0), "2 or more algorithms; got dqn"),
+        (lambda: comparisons.sensitivity(published_comparison()), "averages are normalised within each λ"),
+        (
+            lambda: comparisons.sensitivity(synthetic(lambdas=(1.0,))),
+            r"2 or more values of λ to compare them; got \[1.0\]",
+        ),
         (lambda: comparisons.average_by_lambda(Comparison("no", {})), "`comparison` must have averages"),
     ],
 )
@@ -180,11 +183,11 @@ def test_learning_curves_are_means_of_runs_with_bootstrap_bands():
         assert row["high"] == pytest.approx(drawn[19_500], abs=0.3)
     theirs = {(row["mean"], row["low"], row["high"]) for row in rows if row not in ours}
     assert theirs == {(7.0, 5.0, 9.0)}
-    assert "95% bootstrap intervals of the mean over runs (2 to 5); of DQN the range." in words(chart)
+    assert "95% bootstrap intervals of the mean over 2 to 5 runs; for DQN the range." in words(chart)
     assert layer_rows(curves.learning_curves(runs, title="t"), "line") == rows
 
 
-@pytest.mark.parametrize(("num_runs", "text"), [(1, "no band"), (2, "the range of 2 runs"), (3, "over runs (3).")])
+@pytest.mark.parametrize(("num_runs", "text"), [(1, "no band"), (2, "the range of 2 runs"), (3, "over 3 runs.")])
 def test_learning_curves_say_what_their_band_is(num_runs, text):
     runs = {"retrace": [reports([1.0, 2.0])] * num_runs}
     assert text in words(curves.learning_curves(runs, title="t", subtitle="first"))
@@ -239,9 +242,9 @@ def test_telemetry_is_the_mean_of_games_whatever_their_runs():
     assert {row["algorithm"] for row in layer_rows(curves.telemetry(study, 1.0, "effective_length"), "line")} == {
         "DQN"
     }
-    assert "3 runs of 2 games at λ = 1" in words(curves.telemetry(study, 1.0, "c"))
-    assert words(curves.telemetry(study, 1.0, "c")).startswith("How much of a TD error a step lets pass")
-    with pytest.raises(ValueError, match="say `off_policy`; it has none"):
+    assert "3 runs on 2 games at λ = 1" in words(curves.telemetry(study, 1.0, "c"))
+    assert words(curves.telemetry(study, 1.0, "c")).startswith("How much of a TD error is passed on")
+    with pytest.raises(ValueError, match="with values of `off_policy`; got none"):
         curves.telemetry(study, 1.0, "off_policy")
 
 
@@ -385,8 +388,8 @@ def test_a_panel_can_have_a_reference():
 @pytest.mark.parametrize(
     ("lines", "options", "text"),
     [
-        ({}, {}, "`lines` must have a point whose λ and value are known"),
-        ({"retrace": [Point(1.0, NAN)]}, {}, "`lines` must have a point whose λ and value are known"),
+        ({}, {}, "`lines` must have a point with a finite λ and a value"),
+        ({"retrace": [Point(1.0, NAN)]}, {}, "`lines` must have a point with a finite λ and a value"),
         ({"retrace": [Point(1.0, 1.0)]}, {"domain": (1.0, 1.0)}, "`domain` must be two finite numbers, the lower"),
         ({"retrace": [Point(1.0, 1.0)]}, {"domain": (0.0, math.inf)}, "`domain` must be two finite numbers"),
         (

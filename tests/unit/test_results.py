@@ -65,7 +65,9 @@ def test_a_diverged_run_counts_as_the_worst_of_its_game(tmp_path: Path) -> None:
         assert study.comparison.cell("a", "retrace", 1.0, stretch) == pytest.approx([10, 11, 10])
         assert study.comparison.cell("a", "dqn", 1.0, stretch) == pytest.approx([13, 10, 15])
     assert dict(study.comparison.diverged) == {Key("a", "retrace", 1.0): 1, Key("a", "dqn", 0.0): 1}
-    asked = [claim for claim in claims(study.comparison) if claim.text.startswith("Retrace(λ) is above DQN finally")]
+    asked = [
+        claim for claim in claims(study.comparison) if claim.text.startswith("Retrace(λ) is above DQN at the end")
+    ]
     assert [claim.num_diverged for claim in asked] == [2]
     assert "Retrace(λ) 1 of 3, DQN 1 of 3" in describe(study)[1]
 
@@ -191,13 +193,13 @@ def test_the_small_world_has_an_exact_scale(tmp_path: Path) -> None:
 def test_findings_say_what_the_numbers_say(tmp_path: Path) -> None:
     study = small_world(tmp_path / "r.sqlite")
     safety, traces, against = findings(materials_of([study]))
-    assert "one step of Q(λ) can make an error" in safety
-    assert "while Retrace and TB shrink it to 0.93 or less" in safety
-    assert "with networks Q(λ) goes from 0.5" in safety
+    assert "one step of Q(λ) can multiply an error by" in safety
+    assert "while Retrace and TB multiply it by at most 0.93" in safety
+    assert "with networks, Q(λ) goes from 0.5" in safety
     assert "−0.9" in safety or "−1.0" in safety
     assert "Retrace(1) gains +0.5" in traces or "Retrace(1) gains +0.4" in traces
-    assert "by their intervals 1 of 1 setting of Retrace and TB with λ > 0 is above it" in traces
-    assert against.startswith("DQN: Retrace(1) less DQN is +0.7")
+    assert "the gain is above 0 in 1 of 1 combinations of Retrace or TB with a λ > 0" in traces
+    assert against.startswith("DQN: Retrace(1) minus DQN is +0.7")
     assert findings(Materials()) == []
 
 
@@ -211,7 +213,7 @@ def test_differences_have_their_sign_in_words(tmp_path: Path) -> None:
     wanted = [(spec("retrace", 1.0, s), 1.0 + 0.1 * s) for s in range(4)]
     wanted += [(spec("dqn", 0.0, s), 9.0 + 0.2 * s * s) for s in range(4)]
     (sentence,) = findings(materials_of(stored(tmp_path / "r.sqlite", wanted)))
-    assert sentence.startswith("DQN: Retrace(1) less DQN is −1.00 [")
+    assert sentence.startswith("DQN: Retrace(1) minus DQN is −1.00 [")
 
 
 def test_two_seeds_have_no_intervals_to_speak_of(tmp_path: Path) -> None:

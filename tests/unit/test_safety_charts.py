@@ -162,8 +162,8 @@ def test_a_function_of_ones_own_has_no_lambda(lake):
 
 def test_title_says_what_is_seen(lake):
     title = safety.contraction_against_variance(lake).to_dict()["title"]
-    assert title["text"] == "What speed costs in variance: FrozenLake-v1, γ = 0.99"
-    assert "left and down is better" in " ".join(title["subtitle"])
+    assert title["text"] == "Contraction against variance: FrozenLake-v1, γ = 0.99"
+    assert "Lower left is better" in " ".join(title["subtitle"])
 
 
 # --- η on a map ---------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_grey_where_no_step_is_taken(lake):
     """The lake's holes 5, 7, 11, 12 and its goal 15."""
     for chart in (eta.eta_map(lake), eta.eta_map(lake, traces=["retrace"], lambda_=0.5)):
         assert {cell["state"] for cell in cells_of(chart) if cell["eta"] is None} == {5, 7, 11, 12, 15}
-        assert "Grey: no step is taken there." in chart.to_dict()["title"]["subtitle"]
+        assert "Grey: no step is taken from there." in chart.to_dict()["title"]["subtitle"]
 
 
 def test_what_mu_never_enters_is_grey():
@@ -227,9 +227,9 @@ def test_chosen_traces_and_lambda(walk):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"traces": ["retraced"]}, r"`traces` must be in the table: .*retrace.*; got 'retraced'"),
-        ({"traces": ["q_lambda"]}, r"must be safe by theorem for η to bound anything; q_lambda is not"),
-        ({"traces": ["retrace"], "lambda_": 0.7}, r"retrace at λ = 0.7 is not"),
+        ({"traces": ["retraced"]}, r"`traces` must be among .*retrace.*; got 'retraced'"),
+        ({"traces": ["q_lambda"]}, r"must be safe by theorem, as η is a bound only then; got q_lambda"),
+        ({"traces": ["retrace"], "lambda_": 0.7}, r"got retrace at λ = 0.7"),
     ],
 )
 def test_refused_maps(fork, options, text):
@@ -240,10 +240,12 @@ def test_refused_maps(fork, options, text):
 def test_refused_without_a_map_or_a_safe_row(fork):
     garnet = ot.mdp.garnet(5, 2, 2, gamma=0.9, rng=0)
     even = np.full((5, 2), 0.5)
-    with pytest.raises(ValueError, match=r"`analysis` must be of an MDP with a map; give the MDP `grid="):
+    with pytest.raises(ValueError, match=r"`analysis` must be of an MDP with a map; got none. Give the MDP `grid="):
         eta.eta_map(ot.analyze(garnet, pi=even, mu=even, traces=["one_step"]))
     unsafe = ot.analyze(fork.mdp, pi=fork.pi, mu=fork.mu, traces=["q_lambda"])
-    with pytest.raises(ValueError, match="must have a row that is safe by theorem; add one_step or retrace"):
+    with pytest.raises(
+        ValueError, match=r"must have a row that is safe by theorem; got none. Add one_step or retrace"
+    ):
         eta.eta_map(unsafe)
 
 
@@ -252,8 +254,8 @@ def test_refused_without_a_map_or_a_safe_row(fork):
 def test_maps_are_never_larger_than_the_picture(shape, num_maps):
     side, abreast = eta._layout(*shape, num_maps)
     down = math.ceil(num_maps / abreast)
-    assert abreast * max(shape[1] * side, eta.NARROWEST) + (abreast - 1) * eta.GAP <= eta.WIDEST
-    assert down * (shape[0] * side + eta.HEAD) <= eta.TALLEST + 1e-9
+    assert abreast * max(shape[1] * side, eta.MIN_MAP_WIDTH) + (abreast - 1) * eta.GAP <= eta.MAX_WIDTH
+    assert down * (shape[0] * side + eta.HEAD) <= eta.MAX_HEIGHT + 1e-9
 
 
 # --- the files ----------------------------------------------------------------------------------------------

@@ -193,13 +193,13 @@ def test_published_tables_cannot_be_changed():
 # --- what is refused ----------------------------------------------------------------------------------------
 
 REFUSED_SCORES = {
-    "vector": ([1.0, 2.0], r"`scores` must be a \(games, algorithms\) matrix, got shape \(2,\); one game"),
-    "seeds": (np.zeros((2, 3, 4)), r"got shape \(2, 3, 4\); .* several seeds are averaged first"),
-    "no game": (np.zeros((0, 3)), r"`scores` must have at least 1 game \(row\), got shape \(0, 3\)"),
-    "one algorithm": (np.zeros((60, 1)), r"at least 2 algorithms \(columns\) .* got shape \(60, 1\); add a"),
-    "nan": ([[1.0, 2.0], [0.0, np.nan]], r"`scores` must be finite, got nan at game 1, algorithm 1; finish"),
-    "inf": ([[-np.inf, 2.0]], r"`scores` must be finite, got -inf at game 0, algorithm 0"),
-    "ragged": ([[1.0, 2.0], [3.0]], r"`scores` must be an array, got rows of different lengths; give every"),
+    "vector": ([1.0, 2.0], r"`scores` must be a \(games, algorithms\) matrix; got shape \(2,\). One game"),
+    "seeds": (np.zeros((2, 3, 4)), r"got shape \(2, 3, 4\). One game .* average several seeds first"),
+    "no game": (np.zeros((0, 3)), r"`scores` must have at least 1 game \(row\); got shape \(0, 3\)"),
+    "one algorithm": (np.zeros((60, 1)), r"at least 2 algorithms \(columns\) .* got shape \(60, 1\). Add a"),
+    "nan": ([[1.0, 2.0], [0.0, np.nan]], r"`scores` must be finite; got nan at game 1, algorithm 1. Finish"),
+    "inf": ([[-np.inf, 2.0]], r"`scores` must be finite; got -inf at game 0, algorithm 0"),
+    "ragged": ([[1.0, 2.0], [3.0]], r"`scores` must be an array; got rows of different lengths. Give every"),
 }
 
 
@@ -211,13 +211,13 @@ def test_refused_scores(function, matrix, text):
 
 
 def test_refused_spread_that_overflows():
-    with pytest.raises(ValueError, match=r"best minus worst that float64 can hold, got \[-1e\+308.* at game 1;"):
+    with pytest.raises(ValueError, match=r"best minus worst that float64 can hold; got \[-1e\+308.* at game 1\."):
         scores.inter_algorithm_scores([[0.0, 1.0], [-1e308, 1e308]])
 
 
 @pytest.mark.parametrize("matrix", [[["1", "2"]], [[1j, 2.0]], [[None, 1.0]]])
 def test_refused_entries_that_are_not_real_numbers(matrix):
-    with pytest.raises(TypeError, match=r"`scores` must hold real numbers, got dtype .*; convert it to float"):
+    with pytest.raises(TypeError, match=r"`scores` must hold real numbers; got dtype .*. Convert it to float"):
         scores.inter_algorithm_scores(matrix)
 
 
@@ -229,32 +229,36 @@ def test_refused_entries_that_are_not_real_numbers(matrix):
 def test_refused_raw_scores_where_z_is_wanted(function):
     with pytest.raises(
         ValueError,
-        match=r"`z` must lie in \[0, 1\], got 30.0 at game 0, algorithm 1; .*inter_algorithm_scores",
+        match=r"`z` must lie in \[0, 1\]; got 30.0 at game 0, algorithm 1. .*inter_algorithm_scores",
     ):
         function([[0.0, 30.0]])
-    with pytest.raises(ValueError, match="`z` must be finite, got nan at game 0, algorithm 0"):
+    with pytest.raises(ValueError, match="`z` must be finite; got nan at game 0, algorithm 0"):
         function([[np.nan, 1.0]])
 
 
 def test_refused_threshold():
-    with pytest.raises(ValueError, match=r"`x` must be finite, got nan at index \[1\]"):
+    with pytest.raises(ValueError, match=r"`x` must be finite; got nan at index \[1\]"):
         scores.score_distribution([[0.0, 1.0]], [0.0, np.nan])
 
 
 @pytest.mark.parametrize(
     ("highlighted", "text"),
     [
-        ([0], r"one column number per game, shape \(2,\), got int64 of shape \(1,\); leave it out"),
+        ([0], r"one column number per game, shape \(2,\); got int64 of shape \(1,\). Leave it out"),
         ([0.0, 1.0], r"got float64 of shape \(2,\)"),
         (["retrace", "dqn"], r"got <U7 of shape \(2,\)"),
-        ([0, 2], r"`highlighted` must lie in 0…1, got 2 at game 1"),
-        ([-1, 1], r"`highlighted` must lie in 0…1, got -1 at game 0"),
-        ([0, 0], r"must point at a best score, got column 0 at game 1 with scores .*; point at column 1"),
+        ([0, 2], r"`highlighted` must lie in 0…1; got 2 at game 1"),
+        ([-1, 1], r"`highlighted` must lie in 0…1; got -1 at game 0"),
+        ([0, 0], r"must name a best score; got column 0 at game 1 with scores .*. Use column 1"),
     ],
 )
 def test_refused_highlights(highlighted, text):
     with pytest.raises(ValueError, match=text):
         scores.times_best([[2.0, 1.0], [1.0, 2.0]], highlighted=highlighted)
+
+
+def test_dir_shows_the_public_names_only():
+    assert dir(scores) == sorted(scores.__all__)
 
 
 @pytest.mark.parametrize("module", [inter_algorithm, published])

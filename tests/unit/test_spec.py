@@ -29,7 +29,7 @@ from offtrace.agent.spec import (
     resolved,
     to_json,
 )
-from offtrace.experiments.rows import fingerprint
+from offtrace.experiments.encoding import fingerprint
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainSpec)}
 

@@ -192,7 +192,7 @@ def test_a_statistic_of_ones_own():
 
     found = sc.interval({"a": [1.0, 2.0, 3.0]}, best, rng=generator())
     assert (found.value, found.high) == (3.0, 3.0)
-    with pytest.raises(ValueError, match=r"`statistic` must give one number for each row .* got shape \(\); reduce"):
+    with pytest.raises(ValueError, match=r"`statistic` must return one number per row .* got shape \(\). Reduce"):
         sc.interval({"a": [1.0, 2.0]}, lambda values, *, weights: np.median(values), rng=generator())
 
 
@@ -328,7 +328,7 @@ def test_first_and_last_share_split_a_run_exactly(unit, tenths):
 def test_run_score_without_an_episode_is_none_with_the_reason():
     found = sc.run_score(steps=[0, 90, 100], returns=[np.nan, 5.0, np.nan], num_episodes=[0, 3, 0])
     assert (found.value, found.num_episodes) == (None, 0)
-    assert found.reason == "no episode ended in the last 0.1 of 100 steps; take a larger `share` or train for longer"
+    assert found.reason == "no episode ended in the last 0.1 of 100 steps; increase `share` or train for longer"
 
 
 def test_normalised_means_are_the_papers_scores():
@@ -390,12 +390,12 @@ TAKES_SCORES = {
     "iqm": sc.iqm,
 }
 REFUSED_SCORES = {
-    "nan": ({"pong": [1.0, np.nan]}, r"must be finite, got nan at game 'pong', run 1; finish the run"),
-    "inf": ({"pong": [-np.inf, 1.0]}, r"must be finite, got -inf at game 'pong', run 0"),
-    "no game": ({}, r"must have at least 1 game, got none; add"),
-    "no run": ({"pong": []}, r"at least 1 run for each game, got shape \(0,\) at game 'pong'; leave out"),
+    "nan": ({"pong": [1.0, np.nan]}, r"must be finite; got nan at game 'pong', run 1. Finish the run"),
+    "inf": ({"pong": [-np.inf, 1.0]}, r"must be finite; got -inf at game 'pong', run 0"),
+    "no game": ({}, r"must have at least 1 game; got none. Add"),
+    "no run": ({"pong": []}, r"at least 1 run per game; got shape \(0,\) at game 'pong'. Leave out"),
     "matrix": ({"pong": [[1.0, 2.0]]}, r"must have a vector .* got shape \(1, 2\) at game 'pong'"),
-    "ragged": ({"pong": [[1.0, 2.0], [3.0]]}, r"\['pong'\]` must be an array, got rows of different lengths"),
+    "ragged": ({"pong": [[1.0, 2.0], [3.0]]}, r"\['pong'\]` must be an array; got rows of different lengths"),
 }
 
 
@@ -407,11 +407,11 @@ def test_refused_scores(function, scores, text):
 
 
 def test_refused_types():
-    with pytest.raises(TypeError, match=r"`scores` must map games to the scores of their runs, got .*list"):
+    with pytest.raises(TypeError, match=r"`scores` must map games to the scores of their runs; got .*list"):
         sc.interval([1.0, 2.0], sc.mean, rng=generator())
-    with pytest.raises(TypeError, match=r"`scores\['pong'\]` must hold real numbers, got dtype <U1; convert"):
+    with pytest.raises(TypeError, match=r"`scores\['pong'\]` must hold real numbers; got dtype <U1. Convert"):
         sc.interval({"pong": ["1"]}, sc.mean, rng=generator())
-    with pytest.raises(TypeError, match=r"`rng` must be a numpy.random.Generator, got 0; give numpy.random"):
+    with pytest.raises(TypeError, match=r"`rng` must be a numpy.random.Generator; got 0. Use numpy.random"):
         sc.interval({"pong": [1.0, 2.0]}, sc.mean, rng=0)
 
 
@@ -420,65 +420,65 @@ CURVE = {"steps": [0, 1, 2], "returns": [0.0, 1.0, 2.0]}
 REFUSED = {
     "games": (
         lambda: sc.paired_difference(TWO, {"qbert": [1.0]}, sc.mean, rng=generator()),
-        r"`scores_a` and `scores_b` must have the same games, got 'pong' in `scores_a` only; run it for `scores_b`",
+        r"`scores_a` and `scores_b` must have the same games; got 'pong' in `scores_a` only. Run it for `scores_b`",
     ),
     "more games": (
         lambda: sc.probability_of_improvement(TWO, TWO | {"qbert": [1.0]}, rng=generator()),
-        r"got 'qbert' in `y` only; run it for `x`",
+        r"got 'qbert' in `y` only. Run it for `x`",
     ),
     "partners": (
         lambda: sc.paired_difference(TWO, {"pong": [1.0] * 3}, sc.mean, rng=generator(), paired=True),
-        r"`paired` must be False where runs have no partner, got 2 and 3 runs of game 'pong'; leave out",
+        r"`paired` must be False where runs have no partner; got 2 and 3 runs of game 'pong'. Leave out",
     ),
-    "one algorithm": (lambda: sc.normalised({"dqn": TWO}), r"at least 2 algorithms to compare, got \['dqn'\]; add"),
+    "one algorithm": (lambda: sc.normalised({"dqn": TWO}), r"at least 2 algorithms to compare; got \['dqn'\]. Add"),
     "missing game": (
         lambda: sc.normalised({"dqn": TWO, "retrace": {"qbert": [1.0]}}),
-        r"`dqn` and `retrace` must have the same games, got 'pong' in `dqn` only",
+        r"`dqn` and `retrace` must have the same games; got 'pong' in `dqn` only",
     ),
-    "level": (lambda: sc.interval(TWO, sc.mean, rng=generator(), level=95), r"`level` must lie .* got 95; 95 % is"),
+    "level": (lambda: sc.interval(TWO, sc.mean, rng=generator(), level=95), r"`level` must lie .* got 95. 95 % is"),
     "resamples": (
         lambda: sc.interval(TWO, sc.mean, rng=generator(), num_resamples=0),
-        r"`num_resamples` must be a whole number of at least 1, got 0",
+        r"`num_resamples` must be a whole number of at least 1; got 0",
     ),
-    "gamma": (lambda: sc.optimality_gap([1.0], gamma=math.nan), r"`gamma` must be finite, got nan"),
-    "above": (lambda: sc.verdict(sc.Interval(0, 0, 0, 2), above=math.nan), r"`above` must be finite, got nan"),
-    "values": (lambda: sc.iqm([0.0, np.nan]), r"`values` must be finite, got nan at index 1; finish"),
-    "no values": (lambda: sc.iqm([]), r"`values` must be a vector of at least 1 number, got shape \(0,\)"),
-    "weights of games": (lambda: sc.iqm(TWO, weights=[1, 1]), r"`weights` must be left out with scores by game"),
-    "weights": (lambda: sc.iqm([1.0, 2.0], weights=[1]), r"`weights` must have .* shape \(…, 2\), got \(1,\)"),
+    "gamma": (lambda: sc.optimality_gap([1.0], gamma=math.nan), r"`gamma` must be finite; got nan"),
+    "above": (lambda: sc.verdict(sc.Interval(0, 0, 0, 2), above=math.nan), r"`above` must be finite; got nan"),
+    "values": (lambda: sc.iqm([0.0, np.nan]), r"`values` must be finite; got nan at index 1. Finish"),
+    "no values": (lambda: sc.iqm([]), r"`values` must be a vector of at least 1 number; got shape \(0,\)"),
+    "weights of games": (lambda: sc.iqm(TWO, weights=[1, 1]), r"`weights` must be None with scores by game"),
+    "weights": (lambda: sc.iqm([1.0, 2.0], weights=[1]), r"`weights` must have .* shape \(…, 2\); got shape \(1,\)"),
     "no weight": (lambda: sc.iqm([1.0, 2.0], weights=[0, 0]), r"`weights` must be finite, at least 0 and not all 0"),
     "negative": (lambda: sc.iqm([1.0, 2.0], weights=[2, -1]), r"`weights` must be finite, at least 0 and not all 0"),
     "thresholds": (
         lambda: sc.performance_profile(TWO, [np.inf], rng=generator()),
-        r"`thresholds` must be finite, got inf at index 0",
+        r"`thresholds` must be finite; got inf at index 0",
     ),
     "curve": (
         lambda: sc.area_under_curve(steps=[0, 1], returns=[0.0, np.nan]),
-        r"`returns` must be finite, got nan at index 1; leave the point out of both",
+        r"`returns` must be finite; got nan at index 1. Leave the point out of both",
     ),
     "one point": (
         lambda: sc.area_under_curve(steps=[0], returns=[0.0]),
-        r"`steps` must have at least 2 points, got 1",
+        r"`steps` must have at least 2 points; got 1",
     ),
-    "lengths": (lambda: sc.area_under_curve(steps=[0, 1, 2], returns=[0.0, 1.0]), r"same length, got 3 and 2; give"),
+    "lengths": (lambda: sc.area_under_curve(steps=[0, 1, 2], returns=[0.0, 1.0]), r"same length; got 3 and 2. Give"),
     "backwards": (
         lambda: sc.area_under_curve(steps=[0, 2, 2], returns=[0.0, 1.0, 2.0]),
-        r"`steps` must increase strictly, got 2 after 2 at index 2; sort",
+        r"`steps` must increase strictly; got 2 after 2 at index 2. Sort",
     ),
     "episodes without a return": (
         lambda: sc.run_score(steps=[1, 2], returns=[1.0, np.nan], num_episodes=[1, 1]),
-        r"`returns` must be finite, got nan at index 1; a tick in which episodes ended",
+        r"`returns` must be finite; got nan at index 1. A tick in which episodes ended",
     ),
-    "counts": (lambda: sc.run_score(**CURVE, num_episodes=[0, 1.5, 1]), r"must be counts, got 1.5 at index 1"),
-    "fewer counts": (lambda: sc.run_score(**CURVE, num_episodes=[1, 1]), r"got shapes \(3,\) and \(2,\); give nan"),
-    "share": (lambda: sc.run_score(**CURVE, num_episodes=[1] * 3, share=10), r"`share` must lie in \(0, 1\], got 10"),
+    "counts": (lambda: sc.run_score(**CURVE, num_episodes=[0, 1.5, 1]), r"must be counts; got 1.5 at index 1"),
+    "fewer counts": (lambda: sc.run_score(**CURVE, num_episodes=[1, 1]), r"got shapes \(3,\) and \(2,\). Give nan"),
+    "share": (lambda: sc.run_score(**CURVE, num_episodes=[1] * 3, share=10), r"`share` must lie in \(0, 1\]; got 10"),
     "end": (
         lambda: sc.run_score(**CURVE, num_episodes=[1] * 3, end="middle"),
-        r"`end` must be 'last' or 'first', got",
+        r"`end` must be 'last' or 'first'; got",
     ),
     "no steps": (
         lambda: sc.run_score(steps=[0], returns=[0.0], num_episodes=[1]),
-        r"`steps` must count from 0 to the end of the run, got 0 to 0; give",
+        r"`steps` must count from 0 to the end of the run; got 0 to 0. Give",
     ),
 }
 

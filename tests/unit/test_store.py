@@ -25,9 +25,9 @@ from builders.reports import UNTRAINED, report
 
 from offtrace.agent.telemetry import Report
 from offtrace.experiments import database as module
-from offtrace.experiments.processes import Claim
-from offtrace.experiments.records import seal
 from offtrace.experiments.store import Store, StoredRun, fingerprint, read
+from offtrace.experiments.stored_runs import seal
+from offtrace.experiments.worker_claims import WorkerClaim
 
 NAN, INF = math.nan, math.inf
 MADE = {"version": "0.1.0", "commit": "4e1c9ab", "machine": "a desk", "python": "3.11"}
@@ -207,7 +207,7 @@ def test_what_a_run_is_made_with_may_be_known_late(store: Store, path: Path) -> 
         store.claim(run_id, "for a machine elsewhere")
     store.made_with(ids[:2], {"machine": "another desk"})
     assert [run.provenance["machine"] for run in store.runs()] == ["another desk", "another desk", "a desk"]
-    with pytest.raises(ValueError, match="`provenance` must be of version"):
+    with pytest.raises(ValueError, match="`provenance` must have keys among version"):
         store.made_with(ids, {"colour": "red"})
     forge(path, host="elsewhere", token="theirs")
     with pytest.raises(RuntimeError, match="is claimed by"):
@@ -287,16 +287,16 @@ def test_a_bad_spec_is_refused_with_all_the_others(store: Store, name: str) -> N
 
 def test_bad_calls_are_refused(store: Store) -> None:
     (run_id,) = store.register([spec()], {})
-    with pytest.raises(ValueError, match=r"`provenance` must be of version, .*'colour'"):
+    with pytest.raises(ValueError, match=r"`provenance` must have keys among version, .*'colour'"):
         store.register([spec()], {"colour": "red"})
     for ticks in ([1, 1], [2, 1]):
-        with pytest.raises(ValueError, match="`reports` must be in the order"):
+        with pytest.raises(ValueError, match="`reports` must have increasing ticks"):
             store.write(run_id, [report(tick) for tick in ticks])
     with pytest.raises(ValueError, match="`returns`"):
         store.finish(run_id, [])
     calls = [store.holder, store.beat, store.checksum, lambda i: store.claim(i, "me"), lambda i: store.fail(i, "")]
     for call in [*calls, lambda i: store.write(i, [report(0)]), lambda i: store.finish(i, [1.0])]:
-        with pytest.raises(ValueError, match=r"`run_id` must be of a run in .*got 77"):
+        with pytest.raises(ValueError, match=r"`run_id` must be the id of a run in .*got 77"):
             call(77)
     assert only(store).reports == ()
 
@@ -485,7 +485,7 @@ def test_a_claim_for_another_process(store: Store, path: Path) -> None:
         child.communicate("go\n", timeout=30)
     assert child.returncode == 0
     assert len(only(store).reports) == 1
-    with pytest.raises(ValueError, match="`pid` must be of a living process"):
+    with pytest.raises(ValueError, match="`pid` must be the id of a running process"):
         store.claim(run_id, "late", pid=child.pid)
     assert store.claim(run_id, "me")
 
@@ -531,7 +531,7 @@ def test_who_lost_a_claim_may_not_write(store: Store, path: Path) -> None:
         store.write(run_id, [report(0)])
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM claims")
-    with pytest.raises(RuntimeError, match="not this worker's any more"):
+    with pytest.raises(RuntimeError, match="no longer claimed by this worker"):
         store.write(run_id, [report(0)])
 
 
@@ -788,7 +788,7 @@ def test_a_reader_changes_nothing(path: Path) -> None:
         assert len(store.runs()) == 1
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-    with pytest.raises(FileNotFoundError, match="there are no results"):
+    with pytest.raises(FileNotFoundError, match="no results file"):
         Store(path.with_name("other"), read_only=True)
 
 
@@ -803,21 +803,21 @@ def make(path: Path, *statements: str) -> None:
 
 OURS = f"PRAGMA application_id = {module.APPLICATION}"
 FOREIGN = {
-    "a text": (lambda path: path.write_text("run,score\n1,2\n" * 100), "is not a file of results"),
-    "a short text": (lambda path: path.write_text("xy"), "is not a file of results"),
-    "another database": (lambda path: make(path, "CREATE TABLE runs (id)"), "not one of offtrace's"),
-    "another application": (lambda path: make(path, "PRAGMA application_id = 7"), "not one of offtrace's"),
+    "a text": (lambda path: path.write_text("run,score\n1,2\n" * 100), "is not a results file"),
+    "a short text": (lambda path: path.write_text("xy"), "is not a results file"),
+    "another database": (lambda path: make(path, "CREATE TABLE runs (id)"), "not an offtrace results file"),
+    "another application": (lambda path: make(path, "PRAGMA application_id = 7"), "not an offtrace results file"),
     "a newer schema": (
         lambda path: make(path, OURS, "PRAGMA user_version = 7"),
-        "has schema 7, and 2 is read.*newer",
+        "must have schema 2; got 7.*newer",
     ),
-    "an older schema": (lambda path: make(path, OURS, "PRAGMA user_version = -1"), "has schema -1, and 2 is read"),
+    "an older schema": (lambda path: make(path, OURS, "PRAGMA user_version = -1"), "must have schema 2; got -1"),
     "ours by name alone": (
         lambda path: make(path, OURS, f"PRAGMA user_version = {module.VERSION}"),
-        "is damaged: it has no claims.born",
+        "is damaged: columns are missing or changed: claims.born",
     ),
-    "a folder": (lambda path: path.mkdir(), "must be a file of results"),
-    "a pipe": (lambda path: os.mkfifo(path), "must be a file of results"),
+    "a folder": (lambda path: path.mkdir(), "must be a results file"),
+    "a pipe": (lambda path: os.mkfifo(path), "must be a results file"),
 }
 
 
@@ -956,7 +956,7 @@ def test_migrations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module, "SCHEMA", module.SCHEMA.replace("    failure TEXT,", "    failure TEXT, note TEXT, more TEXT,")
     )
-    with pytest.raises(ValueError, match=r"has schema 2, and 4 is read here. Use the offtrace that made it"):
+    with pytest.raises(ValueError, match=r"must have schema 4; got 2. Use the version of offtrace that wrote it"):
         Store(path)
     more = "ALTER TABLE runs ADD COLUMN more TEXT;\nUPDATE runs SET more = 'some';\n"
     monkeypatch.setattr(
@@ -967,7 +967,7 @@ def test_migrations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert query(path, "PRAGMA user_version") == [(2,)], "all or nothing"
     assert "note" not in str(query(path, "PRAGMA table_info(runs)"))
     monkeypatch.setitem(module.MIGRATIONS, 3, more)
-    with pytest.raises(ValueError, match=r"has schema 2, and 4 is read here. Open it for writing once"):
+    with pytest.raises(ValueError, match=r"must have schema 4; got 2. Open it for writing once"):
         Store(path, read_only=True)
     with Store(path) as store:
         assert store.checksum(run_id) == before
@@ -1028,7 +1028,7 @@ def test_a_file_of_the_first_version_gets_checksums(path: Path) -> None:
 
 def test_an_empty_file_is_a_new_one(path: Path) -> None:
     path.touch()
-    with pytest.raises(ValueError, match="Nothing was ever written"):
+    with pytest.raises(ValueError, match="nothing was ever written"):
         Store(path, read_only=True)
     with Store(path) as store:
         assert len(store.register([spec()], {})) == 1
@@ -1085,8 +1085,8 @@ def test_different_results_of_one_spec_are_told(tmp_path: Path) -> None:
         assert len(runs) == 3
         assert next(run for run in runs if run.spec["seed"] == 1).file == first
     assert len(lines) == 2
-    assert f"seed 1 has other results in {str(b)!r} than in {str(a)!r}: those are taken." in lines[0]
-    with pytest.warns(UserWarning, match="has other results"):
+    assert f"seed 1 has different results in {str(b)!r} and {str(a)!r}. Those of the latter are used." in lines[0]
+    with pytest.warns(UserWarning, match="has different results"):
         read([a, b])
 
 
@@ -1103,7 +1103,7 @@ def test_a_claim_is_plain(store: Store) -> None:
     (run_id,) = store.register([spec()], {})
     store.claim(run_id, "me")
     claim = store.holder(run_id)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, WorkerClaim)
     assert json.loads(json.dumps(claim))[1] == "me"
 
 

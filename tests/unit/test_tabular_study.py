@@ -57,7 +57,7 @@ def online_trace(name: str, lambda_: float):
 
 
 def test_lambda_zero_is_one_algorithm_with_one_step_size(small: TabularResults) -> None:
-    for i in range(len(tabular.ALGORITHMS)):
+    for i in range(len(tabular.TRACES)):
         assert (small.runs[:, i, 0] == small.runs[:, 0, 0]).all()
         assert (small.evaluations[:, i, 0] == small.evaluations[:, 0, 0]).all()
 
@@ -95,7 +95,7 @@ def test_the_exact_scale() -> None:
     study = TabularStudy(games=("fork",), lambdas=(0.0, 1.0), num_tuning_seeds=1, num_seeds=2, exact=True)
     found = tabular.run(study)
     comparison = found.comparison()
-    assert comparison.name == "The small world, in tables"
+    assert comparison.name == "The small world, tabular"
     assert comparison.anchors == {"fork": (0.0, 1.0)}
     assert found.evaluations.max() <= 1 + 1e-9
     assert comparison.averages("level", "evaluation").value[1, 0] > 0.9
@@ -116,7 +116,7 @@ def test_the_step_size_is_chosen_on_the_tuning_seeds_only() -> None:
     earned[..., 1, 0] = 1.0
     earned[..., 0, 1:] = 5.0
     earned[0, 0, 0, 0, 0] = -1.0  # so that levels have a scale
-    found = tabular._chosen(study, earned, 10 * earned, np.zeros(earned.shape, bool))
+    found = tabular._at_best_step_sizes(study, earned, 10 * earned, np.zeros(earned.shape, bool))
     assert set(found.chosen.values()) == {0.2}
     assert (found.runs == 0).all()
     assert (found.evaluations == 0).all()
@@ -134,7 +134,7 @@ def test_comparison_by_hand() -> None:
     assert found.value[0].tolist() == [0.5] * 4
     assert found.value[1] == pytest.approx([(1 + 0.75) / 2, (0.5 + 1) / 2, (0.25 + 0) / 2, (0 + 0.5) / 2])
     assert comparison.paired
-    assert comparison.notes[-1] == "3 runs diverged, and count as the worst of their game."
+    assert comparison.notes[-1] == "3 runs diverged; they count as the worst of their game."
 
 
 def test_seeds_pair_what_they_were_used_for() -> None:
@@ -147,7 +147,7 @@ def test_seeds_pair_what_they_were_used_for() -> None:
     found = {claim.text: claim for claim in claims(comparison)}
     difference = found["Retrace(λ) is above TB(λ) for λ > 0"].difference
     assert difference.high - difference.low < 0.05  # where the seeds are 10 apart
-    assert found["TB(λ) is above one-step learning finally"].verdict == "holds"
+    assert found["TB(λ) is above one-step learning at the end"].verdict == "holds"
 
 
 def test_diverged_runs_score_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_diverged_runs_score_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> No
     ("change", "text"),
     [
         ({"games": ("pong",)}, "`games` must be among .*; got 'pong'"),
-        ({"lambdas": (0.5, 1.0)}, "`lambdas` must increase and begin with 0"),
+        ({"lambdas": (0.5, 1.0)}, "`lambdas` must increase and start with 0"),
         ({"lambdas": (0.0, 1.0, 0.5)}, "`lambdas` must increase"),
         ({"num_seeds": 1}, "`num_seeds` at least 2"),
     ],

@@ -14,8 +14,8 @@ from offtrace.report.names import counted, named
 
 HEADINGS = {
     "The small world": "networks",
-    "The small world, in tables": "tables",
-    "20 small MDPs, in tables": "20 MDPs",
+    "The small world, tabular": "tables",
+    "20 small MDPs, tabular": "20 MDPs",
     "The paper's 60 Atari games": "paper",
 }
 """Short names of the comparisons."""

@@ -74,7 +74,7 @@ def sweep(
     from offtrace.agent.spec import to_json
     from offtrace.experiments import cluster
     from offtrace.experiments import engine as local
-    from offtrace.experiments.spec import cells
+    from offtrace.experiments.spec import runs_of
     from offtrace.experiments.store import Store, fingerprint
     from offtrace.experiments.summary import mean_scores
 
@@ -85,7 +85,7 @@ def sweep(
     run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
     given = {"games": envs, "traces": traces, "lambdas": lambdas, "num_seeds": num_seeds}
     settings = {"num_steps": num_steps, "step_size": step_size}
-    specs = cells(replace(_planned(preset, scale, given, settings), first_seed=first_seed))
+    specs = runs_of(replace(_planned(preset, scale, given, settings), first_seed=first_seed))
     console = Console(stderr=json)
     done, stopped = run_sweep(run, specs, output, jobs=jobs, here=engine == "local")
     mine = {fingerprint(to_json(spec)) for spec in specs}

@@ -1,1 +1,1 @@
-"""Experiments as data: what is run, on what, and what it says of the paper's claims."""
+"""Experiments as data: sweeps, the paper's presets, the engines that run them, and the store of their results."""

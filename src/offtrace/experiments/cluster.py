@@ -1,8 +1,9 @@
-"""Runs the cells of a sweep that are missing in its store on a Ray cluster; `engine` runs them on this machine.
+"""Trains the runs of a sweep that are missing in its store on a Ray cluster; `engine` does so on this machine.
 
-A pack is a task, in a process of its own, on one core, or on one GPU where the cluster has any. The store's file must
-stay on this machine, so the tasks never see it: they send reports and results back, and this process alone claims and
-writes. Nothing is saved on the way: a pack whose worker died, or that was stopped, starts over.
+A population is a task with a process of its own, on one core, or on one GPU if the cluster has
+any. The store must be on this machine, so tasks do not open it: they send reports and results
+back, and this process alone claims runs and writes. Nothing is saved on the way: a population that
+is stopped, or whose worker dies, starts over.
 """
 
 import logging
@@ -22,26 +23,20 @@ from pathlib import Path
 from typing import Any
 
 from offtrace.agent.spec import Plan, from_json
-from offtrace.experiments.engine import (
-    TRIES,
-    Batches,
-    End,
-    Held,
-    Progress,
-    Watched,
-    begin,
-    end_of,
-    packed,
-)
+from offtrace.experiments.engine import register
+from offtrace.experiments.members import ClaimedRuns, ReportBatches, RunEnd, end_of
+from offtrace.experiments.populations import Members, new_populations
+from offtrace.experiments.progress import ProgressReader, SweepProgress
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.store import Store
+from offtrace.experiments.workers import TRIES
 from offtrace.threads import num_cores
 
-BEAT_SECONDS = 60.0
+HEARTBEAT_SECONDS = 60.0
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""Ray sends no statistics, and does not print its own account of dead workers: the store has the reason."""
+"""Settings for Ray: no usage statistics, and no output about dead workers, since the store has the reason."""
 OBJECT_STORE_BYTES = 100 << 20
-"""Of a cluster of our own, for messages of a few kilobytes."""
+"""Object store of a cluster started here; messages have a few kilobytes."""
 
 
 def run(
@@ -50,61 +45,63 @@ def run(
     *,
     jobs: int | None = None,
     command: str = "",
-    tell: Callable[[Progress], None] = lambda _: None,
+    tell: Callable[[SweepProgress], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
     ray_address: str | None = None,
-) -> Progress:
-    """As `engine.run`, on the cluster that this program is connected to, else on that of the address.
+) -> SweepProgress:
+    """Train missing runs as `engine.run` does, on the Ray cluster in use, else on that of the address.
 
-    Without an address, here or in RAY_ADDRESS, a cluster is started on this machine and ended with the sweep. `jobs`
-    packs at once, as many as the cluster has cores, or GPUs, unless given.
+    Without an address, here or in RAY_ADDRESS, a cluster is started on this machine and ended with
+    the sweep. `jobs` is the number of populations trained at once, by default the number of cores,
+    or GPUs, of the cluster.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(
-            f"`jobs` must be at least 1 on Ray, where every pack is a process; got {jobs}. Leave it out."
+            f"`jobs` must be at least 1 on Ray, where every population has its own process; got {jobs}. Leave it out."
         )
     path = Path(store)
     with connected(ray_address, jobs) as ray:
         on_gpus = os.environ.get("JAX_PLATFORMS", "") != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
 
-        def places() -> int:
-            """As clusters grow and shrink; never 0, as some grow only when they are asked."""
-            return jobs or max(1, int(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0)))
+        def capacity() -> int:
+            """Return how many populations may run now: clusters grow and shrink, some only when there is demand."""
+            resource = "GPU" if on_gpus else "CPU"
+            return jobs or max(1, int(ray.cluster_resources().get(resource, 0)))
 
-        missing, watched = begin(specs, path, command, tell)
-        waiting = packed(missing, places(), on_gpus)
-        task = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_calls=1, max_retries=0)(trained)
+        missing, reader = register(specs, path, command, tell)
+        waiting = new_populations(missing, capacity(), on_gpus)
+        task = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_calls=1, max_retries=0)(train_remotely)
         task = task.options(num_returns="streaming", name="offtrace sweep")
         with Store(path) as opened:
-            driver = _Driver(ray, opened, command, lambda rows: task.remote(rows, command, on_gpus))
-            driver.drive(waiting, places, stop, watched)
-    return watched.told()
+            driver = _Driver(ray, opened, command, lambda members: task.remote(members, command, on_gpus))
+            driver.drive(waiting, capacity, stop, reader)
+    return reader.update()
 
 
 # -- in a worker ---------------------------------------------------------------------------------------------
 
 
-def trained(rows: Sequence[dict[str, Any]], command: str, on_gpus: bool) -> Generator[tuple[str, Any]]:
-    """Trains a pack, and says with what, then its reports as they come, then how each cell ended, or why not."""
+def train_remotely(members: Members, command: str, on_gpus: bool) -> Generator[tuple[str, Any]]:
+    """Train a population, and yield its messages: provenance, reports as they come, then its ends or a failure."""
     import jax
 
     if not on_gpus:
-        jax.config.update("jax_platforms", "cpu")  # Ray hides GPUs only from those that asked for some
+        jax.config.update("jax_platforms", "cpu")  # Ray hides GPUs only from tasks that ask for some
     yield "made", provenance(command)
     messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_train, args=(rows, messages.put), daemon=True).start()
+    threading.Thread(target=_train, args=(members, messages.put), daemon=True).start()
     kind = ""
     while kind not in ("ends", "failure"):
-        kind, what = messages.get()
-        yield kind, what
+        kind, content = messages.get()
+        yield kind, content
 
 
-def _train(rows: Sequence[dict[str, Any]], send: Callable[[tuple[str, Any]], None]) -> None:
+def _train(members: Members, send: Callable[[tuple[str, Any]], None]) -> None:
     from offtrace.agent.training import train
 
-    batches = Batches(lambda reports: send(("reports", reports)))
+    batches = ReportBatches(lambda reports: send(("reports", reports)))
     try:
-        results = train([from_json(row) for row in rows], watcher=batches)
+        results = train([from_json(member) for member in members], watcher=batches)
         batches.flush()
         send(("ends", [tuple(end_of(result)) for result in results]))
     except BaseException as error:
@@ -116,93 +113,97 @@ def _train(rows: Sequence[dict[str, Any]], send: Callable[[tuple[str, Any]], Non
 
 
 @dataclass(eq=False)
-class _Running:
-    """A pack that is with a worker."""
+class _Task:
+    """A population that a worker trains."""
 
-    pack: Held
+    runs: ClaimedRuns
     tries: int
     messages: Any
 
 
 class _Driver:
-    """Hands packs to workers, and writes down what they say."""
+    """Hands populations to workers, and writes their messages to the store."""
 
-    def __init__(self, ray: Any, store: Store, command: str, start: Callable[[Any], Any]) -> None:
-        self._ray, self._store, self._command, self._start = ray, store, command, start
-        self._queue: list[tuple[Sequence[dict[str, Any]], int]] = []
-        self._running: list[_Running] = []
+    def __init__(self, ray: Any, store: Store, command: str, start: Callable[[Members], Any]) -> None:
+        self._ray = ray
+        self._store = store
+        self._command = command
+        self._start = start
+        self._queue: list[tuple[Members, int]] = []
+        self._tasks: list[_Task] = []
 
     def drive(
         self,
-        waiting: Sequence[Sequence[dict[str, Any]]],
-        places: Callable[[], int],
+        waiting: Sequence[Members],
+        capacity: Callable[[], int],
         stop: Callable[[], bool],
-        watched: Watched,
+        reader: ProgressReader,
     ) -> None:
-        self._queue = [(rows, 1) for rows in waiting]
-        looked = beaten = time.monotonic()
+        """Train the populations until none is left, or until `stop`."""
+        self._queue = [(members, 1) for members in waiting]
+        looked_at = beaten_at = time.monotonic()
         try:
-            while (self._queue or self._running) and not stop():
+            while (self._queue or self._tasks) and not stop():
                 if self._queue:
-                    self._fill(places())
-                for running in self._ready():
-                    self._hear(running)
-                if time.monotonic() - looked > 1:
-                    watched.told()
-                    looked = time.monotonic()
-                if time.monotonic() - beaten > BEAT_SECONDS:
-                    for running in self._running:
-                        running.pack.write([()] * len(running.pack.ids))
-                    beaten = time.monotonic()
+                    self._start_tasks(capacity())
+                for task in self._with_messages():
+                    self._handle(task)
+                if time.monotonic() - looked_at > 1:
+                    reader.update()
+                    looked_at = time.monotonic()
+                if time.monotonic() - beaten_at > HEARTBEAT_SECONDS:
+                    for task in self._tasks:
+                        task.runs.write([()] * len(task.runs.ids))
+                    beaten_at = time.monotonic()
         finally:
-            for running in self._running:
-                self._ray.cancel(running.messages, force=True)
+            for task in self._tasks:
+                self._ray.cancel(task.messages, force=True)
 
-    def _fill(self, places: int) -> None:
-        while self._queue and len(self._running) < places:
-            rows, tries = self._queue.pop(0)
-            pack = Held(self._store, rows, provenance(self._command, computes=False))
-            if pack.rows:
-                self._running.append(_Running(pack, tries, self._start(pack.rows)))
+    def _start_tasks(self, capacity: int) -> None:
+        while self._queue and len(self._tasks) < capacity:
+            members, tries = self._queue.pop(0)
+            runs = ClaimedRuns(self._store, members, provenance(self._command, computes=False))
+            if runs.members:
+                self._tasks.append(_Task(runs, tries, self._start(runs.members)))
 
-    def _ready(self) -> list[_Running]:
-        """Those that have something to say, after a moment."""
-        if not self._running:
+    def _with_messages(self) -> list[_Task]:
+        """Return the tasks that have a message, after a short wait."""
+        if not self._tasks:
             return []
-        messages = [running.messages for running in self._running]
+        messages = [task.messages for task in self._tasks]
         ready, _ = self._ray.wait(messages, num_returns=len(messages), timeout=0.2, fetch_local=False)
-        return [running for running in self._running if any(running.messages is one for one in ready)]
+        return [task for task in self._tasks if any(task.messages is one for one in ready)]
 
-    def _hear(self, running: _Running) -> None:
-        kind, what = self._message(running)
+    def _handle(self, task: _Task) -> None:
+        kind, content = self._next_message(task)
         if kind == "made":
-            self._store.made_with(running.pack.ids, what)
+            self._store.made_with(task.runs.ids, content)
         elif kind == "reports":
-            running.pack.write(what)
+            task.runs.write(content)
         else:
-            self._running.remove(running)
-            self._end(running, kind, what)
+            self._tasks.remove(task)
+            self._end(task, kind, content)
 
-    def _message(self, running: _Running) -> tuple[str, Any]:
-        """Its next one: the worker is dead if there is none; an error of the task is one outside of the training."""
+    def _next_message(self, task: _Task) -> tuple[str, Any]:
+        """Return the next message; a `failure` if the task raised outside of training, a `death` if it ended."""
         errors = self._ray.exceptions
         try:
-            return self._ray.get(next(running.messages))
+            return self._ray.get(next(task.messages))
         except errors.RayTaskError as error:
             return "failure", str(error)
         except (errors.RayError, StopIteration) as error:
             return "death", f"{type(error).__name__}: {error}"
 
-    def _end(self, running: _Running, kind: str, what: Any) -> None:
+    def _end(self, task: _Task, kind: str, content: Any) -> None:
         if kind == "ends":
-            running.pack.finish([End(*end) for end in what])
+            task.runs.finish([RunEnd(*end) for end in content])
         elif kind == "failure":
-            running.pack.fail(what)
-        elif running.tries < TRIES:
-            running.pack.release()
-            self._queue.append((running.pack.rows, running.tries + 1))
+            task.runs.fail(content)
+        elif task.tries < TRIES:
+            task.runs.release()
+            self._queue.append((task.runs.members, task.tries + 1))
         else:
-            running.pack.fail(f"its worker died, {TRIES} times; the last time: {what}")
+            task.runs.fail(f"its worker died, {TRIES} times; the last time: {content}")
 
 
 # -- the cluster ---------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class _Driver:
 
 @contextmanager
 def connected(ray_address: str | None = None, jobs: int | None = None) -> Generator[Any]:
-    """Ray, connected, for one `run` or for several; if it was not so before, that ends with the block."""
+    """Connect Ray for one or several calls of `run`. A connection made here ends with the block."""
     ray = _ray()
     if ray.is_initialized():
         yield ray
@@ -218,18 +219,20 @@ def connected(ray_address: str | None = None, jobs: int | None = None) -> Genera
     address = ray_address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith("ray://"):
         raise ValueError(
-            f"`ray_address` must be that of a node, as tasks cannot report through a Ray client; got {address!r}. "
-            "Run the sweep on a node of the cluster, with the address 'auto'."
+            f"`ray_address` must be the address of a node, as tasks cannot report through a Ray client; "
+            f"got {address!r}. Run the sweep on a node of the cluster, with the address 'auto'."
         )
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
-        settings |= {"num_cpus": jobs or num_cores(), "object_store_memory": OBJECT_STORE_BYTES}
-        settings |= {"include_dashboard": False}
+        settings["num_cpus"] = jobs or num_cores()
+        settings["object_store_memory"] = OBJECT_STORE_BYTES
+        settings["include_dashboard"] = False
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        _refuse_silence(address)
-        with warnings.catch_warnings():  # a child that goes on to another program at once does not mind JAX's threads
+        _check_answers(address)
+        with warnings.catch_warnings():
+            # Ray forks to execute another program at once, so JAX's threads are not a problem.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(address, **settings)
     except (OSError, ValueError, ray.exceptions.RayError) as error:
@@ -237,20 +240,20 @@ def connected(ray_address: str | None = None, jobs: int | None = None) -> Genera
             raise
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ValueError(
-            f"`ray_address` must be of a cluster that runs; got {address!r}: {reason}. Start one by `ray start "
-            "--head`, or leave the address out for one of this machine."
+            f"`ray_address` must be the address of a running cluster; got {address!r}: {reason}. Start one with "
+            "`ray start --head`, or leave the address out to use this machine."
         ) from error
     finally:
         if in_main and handler is not None:
-            signal.signal(signal.SIGTERM, handler)  # Ray takes it over, and a sweep stops by it
+            signal.signal(signal.SIGTERM, handler)  # Ray replaces the handler, and a sweep is stopped by this signal
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def _refuse_silence(address: str) -> None:
-    """Ray takes two minutes to find out that nobody answers."""
+def _check_answers(address: str) -> None:
+    """Raise an OSError if nothing answers at the address: Ray itself waits two minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -1,7 +1,7 @@
-"""The file of a store: its schema, how it is opened, and what is refused.
+"""The SQLite file of a store: its schema, how it is opened, and which files are rejected.
 
-A file is ours if it says so, has every column of the schema, and is of a version that is known here. An older one is
-brought up to date when it is opened for writing.
+A file is accepted if it has our application id, a known version and every column of the schema.
+One of an older version is migrated when it is opened for writing.
 """
 
 import errno
@@ -12,17 +12,18 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-APPLICATION, VERSION = 0x6F667472, 2  # "oftr", and the schema below
+APPLICATION = 0x6F667472  # "oftr"
+VERSION = 2  # of the schema below
 
 TABLES = """
--- With what results were made; a row for each time that a sweep was begun. "commit" is a word of SQL: quote it.
+-- What results were made with; one row per start of a sweep. "commit" is a keyword of SQL: quote it.
 CREATE TABLE provenance (
     id INTEGER PRIMARY KEY,
     version TEXT, "commit" TEXT, machine TEXT, command TEXT, python TEXT, jax TEXT, platform TEXT,
     made_at TEXT NOT NULL                          -- times are UTC, ISO 8601
 ) STRICT;
 
--- A row for each spec. env, trace, lambda and seed are copies out of it.
+-- One row per spec. env, trace, lambda and seed are copied from it.
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY,
     fingerprint TEXT NOT NULL UNIQUE,              -- SHA-256 of the spec, whatever the order of its fields
@@ -32,22 +33,22 @@ CREATE TABLE runs (
         CHECK (status IN ('missing', 'running', 'done', 'diverged', 'failed')),
     failure TEXT,                                  -- why, if it failed or diverged
     num_unfinished INTEGER,                        -- evaluation episodes at the end that were cut off
-    provenance INTEGER NOT NULL REFERENCES provenance,    -- of who claimed it last
+    provenance INTEGER NOT NULL REFERENCES provenance,    -- of the last claim
     registered_at TEXT NOT NULL, started_at TEXT, ended_at TEXT,
     results TEXT,                                  -- SHA-256 of its reports and returns, once it is done or diverged
     checksum TEXT NOT NULL                         -- SHA-256 of the rest of this row, and of its provenance
 ) STRICT;
 
--- Who is at work on a run; it may be dead.
+-- The process that works on a run; it may have died.
 CREATE TABLE claims (
     run INTEGER PRIMARY KEY REFERENCES runs,
-    token TEXT NOT NULL,                           -- tells this claim from every other
+    token TEXT NOT NULL,                           -- identifies this claim
     worker TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
-    born INTEGER NOT NULL,                         -- when the process began, as pids are used again
-    heartbeat REAL NOT NULL                        -- its last sign of life, in seconds since 1970
+    born INTEGER NOT NULL,                         -- when the process started, as pids are reused
+    heartbeat REAL NOT NULL                        -- time of the last write, in seconds since 1970
 ) STRICT;
 
--- One tick of a run: the fields of telemetry.Report, where each is explained.
+-- One tick of a run. The fields are those of telemetry.Report, which explains each.
 CREATE TABLE reports (
     run INTEGER NOT NULL REFERENCES runs,
     tick INTEGER NOT NULL, num_steps INTEGER NOT NULL, num_updates INTEGER NOT NULL, num_episodes INTEGER NOT NULL,
@@ -68,8 +69,9 @@ CREATE TABLE evaluations (
 """
 
 VIEWS = """
--- Of runs that are done: score, the mean raw return of the training episodes that ended in the last 10 % of frames
--- (in the ticks that end there), and evaluation, that of the episodes at the end. A run that diverged has neither.
+-- Scores of runs that are done.
+-- score: mean raw return of the training episodes that ended in the last 10 % of steps (in the ticks that end there);
+-- evaluation: mean raw return of the evaluation at the end. A diverged run has neither.
 CREATE VIEW final_scores AS
 WITH ends AS (SELECT run, max(num_steps) AS num_steps FROM reports GROUP BY run)
 SELECT runs.id AS run, env, trace, lambda, seed, status, ends.num_steps, sum(num_episodes) AS num_episodes,
@@ -80,17 +82,17 @@ FROM runs LEFT JOIN ends ON ends.run = runs.id
     LEFT JOIN reports ON reports.run = runs.id AND 10 * reports.num_steps > 9 * ends.num_steps
 WHERE status IN ('done', 'diverged') GROUP BY runs.id;
 
--- Every tick of every run, with what the run is.
+-- Every tick of every run, with the env, trace, lambda, seed and status of the run.
 CREATE VIEW curves AS
 SELECT env, trace, lambda, seed, status, reports.* FROM runs JOIN reports ON reports.run = runs.id;
 """
 
 SCHEMA = TABLES + VIEWS
 
-_RUNS = TABLES[TABLES.index("CREATE TABLE runs") : TABLES.index("-- Who is at work")]
+_RUNS = TABLES[TABLES.index("CREATE TABLE runs") : TABLES.index("-- The process that works on a run")]
 _COLUMNS = "id, fingerprint, env, trace, lambda, seed, spec, status, failure, num_unfinished, provenance"
 MIGRATIONS: dict[int, str] = {
-    # to checksums, and a status for runs that diverged, which were done before, and had an event that said so
+    # Adds checksums, and a status for diverged runs, which version 1 stored as done with an event that says so.
     1: f"""
 DROP VIEW final_scores;
 DROP VIEW curves;
@@ -102,13 +104,13 @@ UPDATE runs SET status = 'diverged', failure = 'its loss, gradient or Q was not 
 DROP TABLE former;
 {VIEWS}""",
 }
-"""From a version to the next one: statements, each of which ends with a semicolon at the end of a line."""
+"""Statements that migrate a version to the next one, each ending with a semicolon at the end of a line."""
 
-REMEDY = "Take a copy from before, or another file."
-"""For a file that is damaged."""
+REMEDY = "Restore a backup, or use another file."
+"""Remedy for a damaged file."""
 COLUMNS = "SELECT m.type, m.name, c.name, c.type FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
-LONGEST = 16 << 20
-"""Bytes of a row: a longer one is neither written nor read."""
+MAX_ROW_BYTES = 16 << 20
+"""Longer rows are neither written nor read."""
 ERRORS = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_IOERR: errno.EIO,
@@ -116,21 +118,21 @@ ERRORS = {
     sqlite3.SQLITE_READONLY: errno.EACCES,
     sqlite3.SQLITE_CANTOPEN: errno.EACCES,
 }
-"""Of the system. Any other one of SQLite's says that the file, or a value, is not as it should be."""
+"""Errors of the system. Any other error of SQLite means that the file or a value is wrong."""
 
 
 class Damaged(ValueError):
-    """A file of results that is not as it was stored."""
+    """A results file that is not as it was stored."""
 
 
 class OldSchema(ValueError):
-    """A file that can be brought up to date, by who may write to it."""
+    """A results file of an older version, which is migrated when it is opened for writing."""
 
 
 class Database:
-    """An open file: made if it is not there, refused if it is not one of ours or of a newer schema.
+    """An open results file. It is created if missing, and rejected if it is not ours or has a newer schema.
 
-    `migrated` gets it, within the transaction, where it was of an older one.
+    `migrated` is called with the database, within the transaction, after a migration.
     """
 
     def __init__(
@@ -145,8 +147,10 @@ class Database:
             try:
                 self._open(mode, read_only, timeout)
                 return
-            except PermissionError:  # or SQLite's log has come or gone since the mode was chosen
-                if not mode.startswith("mode=ro") or not os.access(self.path, os.R_OK) or time.monotonic() > deadline:
+            except PermissionError:
+                # SQLite's log may have been created or removed since the mode was chosen: try again.
+                may_retry = mode.startswith("mode=ro") and os.access(self.path, os.R_OK)
+                if not may_retry or time.monotonic() > deadline:
                     raise
             time.sleep(0.01)
 
@@ -159,7 +163,7 @@ class Database:
         self.do = self.connection.execute
         try:
             self.connection.row_factory = sqlite3.Row
-            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
             self._begin(read_only, timeout)
         except sqlite3.Error as error:
             self.connection.close()
@@ -173,12 +177,15 @@ class Database:
 
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Generator[None]:
-        """All of it or nothing. One that writes waits for its turn at its beginning, where it can."""
+        """Run a block as one transaction. One that writes waits for the lock at its start, not in the middle."""
         try:
             self.do(f"BEGIN {kind}")
             yield
             self.do("COMMIT")
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter while it says what is wrong in a schema
+        except (
+            sqlite3.Error,
+            UnicodeDecodeError,
+        ) as error:  # the latter when an error message quotes a damaged schema
             raise self._explained(error) from error
         finally:
             if self.connection.in_transaction:
@@ -186,7 +193,7 @@ class Database:
 
     @contextmanager
     def reading(self, where: str) -> Generator[None]:
-        """What is read there is data of a stranger."""
+        """Raise `Damaged` if data read in the block are malformed: a file may come from anywhere."""
         try:
             yield
         except Damaged:
@@ -195,12 +202,14 @@ class Database:
             raise Damaged(f"{self.name} is damaged at {where}: {error!r}. {REMEDY}") from error
 
     def check(self) -> None:
-        """Refuses a file whose pages or rows do not fit together, within a transaction."""
+        """Raise `Damaged` if pages or rows of the file are inconsistent; within a transaction."""
         for sql in ("PRAGMA integrity_check(1)", "PRAGMA foreign_key_check"):
             row = self.do(sql).fetchone()
             if row is not None and row[0] != "ok":
-                what = row[0] if len(row) == 1 else f"a row of `{row[0]}` belongs to none of `{row[2]}`"
-                raise Damaged(f"{self.name} is damaged: {' '.join(str(what).split())}. {REMEDY}")
+                reason = row[0]
+                if len(row) > 1:
+                    reason = f"a row of `{row[0]}` refers to no row of `{row[2]}`"
+                raise Damaged(f"{self.name} is damaged: {' '.join(str(reason).split())}. {REMEDY}")
 
     def _explained(self, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
@@ -208,53 +217,63 @@ class Database:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in ERRORS:
             return OSError(ERRORS[code], f"what was stored before is intact, but {error}", str(self.path))
-        what = " ".join(str(error).split())  # it may quote a schema
-        return ValueError(f"{self.name} is not a file of results, or damaged, or cannot hold this: {what}.")
+        reason = " ".join(str(error).split())  # it may quote a schema of several lines
+        return ValueError(f"{self.name} is not a results file, or is damaged, or cannot hold this: {reason}.")
 
     def _mode(self, read_only: bool) -> str:
-        """How SQLite is to open the file; refused where that is known to be in vain.
+        """Return how SQLite is to open the file, or raise if it cannot be opened that way.
 
-        The file itself is not opened here: to close it would drop the locks of another `Store` of this process.
+        The file itself is not opened here: closing it would drop the locks of another `Store` of
+        this process.
         """
-        path, folder = self.path, self.path.parent
+        path = self.path
+        folder = self.path.parent
         if not read_only:
             folder.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            raise ValueError(f"{self.name} must be a file of results, or a new name.")
+            raise ValueError(
+                f"{self.name} must be a results file or not exist yet; got something else. Use another name."
+            )
         if read_only and not path.exists():
-            raise FileNotFoundError(errno.ENOENT, "there are no results", str(path))
+            raise FileNotFoundError(errno.ENOENT, "no results file", str(path))
+        # SQLite writes its log beside the file, so the folder must be writable too.
         writable = os.access(folder, os.W_OK | os.X_OK) and (not path.exists() or os.access(path, os.R_OK | os.W_OK))
         if not writable and not read_only:
-            raise PermissionError(errno.EACCES, "results cannot be written there, nor beside it", str(path))
-        if writable:  # a reader, too, as it then leaves nothing behind
-            return "mode=rw" if read_only else "mode=rwc"
-        return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
+            raise PermissionError(errno.EACCES, "the file or its folder is not writable", str(path))
+        if not read_only:
+            return "mode=rwc"
+        if writable:
+            return "mode=rw"  # a reader opens for writing too where it can, as SQLite then removes its log
+        if path.with_name(f"{path.name}-wal").exists():
+            return "mode=ro"
+        return "mode=ro&immutable=1"
 
     def _begin(self, read_only: bool, timeout: float) -> None:
-        """Nothing in a file is changed before it is known to be ours."""
+        """Check the file, and set it up or migrate it. Nothing is written before the file is known to be ours."""
         self.do("PRAGMA trusted_schema = OFF")
         with self.transaction("DEFERRED"):
             version = self._version()
         if read_only:
             self.do("PRAGMA query_only = ON")
             if version == 0:
-                raise ValueError(
-                    f"{self.name} has schema 0, and {VERSION} is read here. Nothing was ever written to it."
-                )
+                raise ValueError(f"{self.name} must have schema {VERSION}; got 0: nothing was ever written to it.")
             if version != VERSION:
                 raise OldSchema(
-                    f"{self.name} has schema {version}, and {VERSION} is read here. Open it for writing once."
+                    f"{self.name} must have schema {VERSION}; got {version}. Open it for writing once to migrate it."
                 )
             return
-        if self._write_ahead(timeout) != "wal":
+        if self._enable_wal(timeout) != "wal":
             raise OSError(errno.ENOTSUP, "results must be on a local disk, where SQLite's WAL works", str(self.path))
         self.do("PRAGMA synchronous = FULL")
-        self.do("PRAGMA foreign_keys = OFF")  # with the next one: a table can take the place of another
+        # With these two settings a migration can replace a table that others refer to.
+        self.do("PRAGMA foreign_keys = OFF")
         self.do("PRAGMA legacy_alter_table = ON")
         with self.transaction():
-            version = self._version()  # again, as another process may have been here meanwhile
+            version = self._version()  # again, as another process may have migrated the file meanwhile
             if version != VERSION:
-                scripts = [MIGRATIONS[old] for old in range(version, VERSION)] if version else [SCHEMA]
+                scripts = [SCHEMA]
+                if version:
+                    scripts = [MIGRATIONS[old] for old in range(version, VERSION)]
                 for statement in "".join(scripts).split(";\n"):
                     self.do(statement)
                 self.do(f"PRAGMA application_id = {APPLICATION}")
@@ -264,8 +283,8 @@ class Database:
                     self._migrated(self)
         self.do("PRAGMA foreign_keys = ON")
 
-    def _write_ahead(self, timeout: float) -> str:
-        """The mode of the journal, set to WAL. SQLite does not wait here for others that do the same: we do."""
+    def _enable_wal(self, timeout: float) -> str:
+        """Set the journal mode to WAL and return it. SQLite does not wait for other processes that do the same."""
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -276,21 +295,25 @@ class Database:
             time.sleep(0.01)
 
     def _version(self) -> int:
-        """Of the schema, 0 if there is nothing in the file. What is not ours, or not all there, is refused."""
+        """Return the version of the schema, 0 for an empty file. Raise if the file is not ours or lacks columns."""
         sizes = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
         application, version, size = (self.do(sql).fetchone()[0] for sql in sizes)
         if application == version == size == 0:
             return 0
         if application != APPLICATION:
-            raise ValueError(f"{self.name} is a SQLite database, but not one of offtrace's. Use another file.")
+            raise ValueError(f"{self.name} is a SQLite database, but not an offtrace results file. Use another file.")
         if version not in (*MIGRATIONS, VERSION):
-            remedy = "a newer offtrace" if version > VERSION else "the offtrace that made it"
-            raise ValueError(f"{self.name} has schema {version}, and {VERSION} is read here. Use {remedy}.")
+            remedy = "the version of offtrace that wrote it"
+            if version > VERSION:
+                remedy = "a newer version of offtrace"
+            raise ValueError(f"{self.name} must have schema {VERSION}; got {version}. Use {remedy}.")
         if version == VERSION:
             with closing(sqlite3.connect(":memory:")) as fresh:
                 fresh.executescript(SCHEMA)
                 lost = set(fresh.execute(COLUMNS)) - set(map(tuple, self.do(COLUMNS)))
             if lost:
-                what = ", ".join(sorted({f"{table}.{column}" for _, table, column, _ in lost}))
-                raise ValueError(f"{self.name} is damaged: it has no {what}, or not as it was made.")
+                names = sorted({f"{table}.{column}" for _, table, column, _ in lost})
+                others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+                reason = f"columns are missing or changed: {names[0]}{others}"
+                raise ValueError(f"{self.name} is damaged: {reason}. {REMEDY}")
         return version

@@ -2,12 +2,12 @@
 
     control    DQN: 64 single transitions, a greedy target, one network's values
     target     + the target policy explores, as in App. F
-    double     + π is made of the online network's values
+    double     + π is computed from the online network's values
     windows    + 4 windows of 16 steps instead of single transitions, without a trace (λ = 0)
     trace      + Retrace(0.5)
 
-and two more, which tell whether the trace helps towards a greedy target, too: `greedy_windows` and `greedy_trace`
-are `windows` and `trace` with a greedy target.
+Two more show whether the trace also helps with a greedy target: `greedy_windows` and
+`greedy_trace` are `windows` and `trace` with a greedy target.
 """
 
 from collections import Counter
@@ -18,16 +18,16 @@ from offtrace.scores import Comparison, Key
 from offtrace.scores.comparison import Stretch
 
 LAMBDA = 0.5
-"""Of its last rung; chosen on other seeds (`docs/experiments.md`)."""
+"""λ of the last rung; chosen on other seeds (`docs/experiments.md`)."""
 
 
 class Rung(NamedTuple):
-    """Fields of a spec that make it, and what it is compared with."""
+    """A rung: the fields of its spec, and the rung that it is compared with."""
 
     name: str
     title: str
     before: str | None
-    """The rung that it differs from by one thing."""
+    """The rung that it differs from in one thing."""
     fields: Mapping[str, Any]
 
 
@@ -58,12 +58,12 @@ RUNGS = (
     ),
 )
 BY_NAME = {rung.name: rung for rung in RUNGS}
-FEWEST = 3
-"""Rungs that make a ladder."""
+MIN_RUNGS = 3
+"""Fewer rungs are not shown as a ladder."""
 
 
 def rung_of(spec: Mapping[str, Any]) -> str | None:
-    """The rung that a run is on; None if it is on none.
+    """Return the name of the rung that a run belongs to; None if there is none.
 
     >>> rung_of({"trace": "dqn", "lambda_": 0.0, "target_policy": "exploration", "double": False})
     'target'
@@ -74,9 +74,20 @@ def rung_of(spec: Mapping[str, Any]) -> str | None:
     return None
 
 
-OWN = ("env", "options", "trace", "lambda_", "seed", "step_size", "window", "num_windows")
-OWN += ("target_policy", "target_epsilon", "double")
-"""Fields in which rungs may differ."""
+VARIED_FIELDS = (
+    "env",
+    "options",
+    "trace",
+    "lambda_",
+    "seed",
+    "step_size",
+    "window",
+    "num_windows",
+    "target_policy",
+    "target_epsilon",
+    "double",
+)
+"""Fields in which the runs of a ladder may differ."""
 
 
 def ladder_comparison(
@@ -85,22 +96,17 @@ def ladder_comparison(
     scored: Mapping[str, Mapping[Stretch, float | None]],
     anchors: Mapping[str, tuple[float, float]] | None,
 ) -> Comparison | None:
-    """The rungs as algorithms, all at λ = 1 so that they stand side by side; None where there is no ladder.
+    """Return a comparison with the rungs as algorithms, all at λ = 1 to stand side by side; None without a ladder.
 
-    `runs` are stored runs that are over, of one suite, and `scored` their scores by fingerprint. Runs of other sweeps
-    are left out: a rung has the settings of the rung `target`, which only ladders have, and one step size a game. So
-    are games that some rung was not run on.
+    `runs` are stored runs of one suite that are over, and `scored` their scores by fingerprint.
+    Runs of other sweeps are left out: a run of a ladder has the settings of the rung `target`,
+    which only ladders have. So are games that lack a rung, or that have a rung with several step
+    sizes.
     """
-    on_rungs = [(run, rung_of(run.spec)) for run in runs]
-    settings = {run.spec["env"]: _shared(run.spec) for run, rung in on_rungs if rung == "target"}
-    kept = [(run, rung) for run, rung in on_rungs if rung and settings.get(run.spec["env"]) == _shared(run.spec)]
-    rungs = {rung for _, rung in kept}
-    if len(rungs) < FEWEST:
+    kept = _runs_on_rungs(runs)
+    if len({rung for _, rung in kept}) < MIN_RUNGS:
         return None
-    sizes: dict[str, dict[str, set[Any]]] = {}
-    for run, rung in kept:
-        sizes.setdefault(run.spec["env"], {}).setdefault(str(rung), set()).add(run.spec.get("step_size"))
-    games = {env for env, found in sizes.items() if set(found) == rungs and max(map(len, found.values())) == 1}
+    games = _complete_games(kept)
     found: dict[Stretch, dict[Key, list[float]]] = {"final": {}, "evaluation": {}}
     seeds: dict[Stretch, dict[Key, list[int]]] = {"final": {}, "evaluation": {}}
     diverged: Counter[Key] = Counter()
@@ -108,7 +114,7 @@ def ladder_comparison(
         env = str(run.spec["env"])
         if env not in games:
             continue
-        key = Key(env.partition("/")[2] or env, str(rung), 1.0)
+        key = Key(env.partition("/")[2] or env, rung, 1.0)
         diverged[key] += run.status == "diverged"
         for stretch in found:
             value = scored[run.fingerprint][stretch]
@@ -120,5 +126,27 @@ def ladder_comparison(
     return Comparison(f"{name}: from DQN to Retrace", found, seeds=seeds, anchors=anchors, diverged=diverged)
 
 
-def _shared(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: value for field, value in spec.items() if field not in OWN}
+def _runs_on_rungs(runs: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Return the runs of the ladder, each with its rung."""
+    on_rungs = [(run, rung_of(run.spec)) for run in runs]
+    settings = {run.spec["env"]: _shared_fields(run.spec) for run, rung in on_rungs if rung == "target"}
+    return [
+        (run, rung) for run, rung in on_rungs if rung and settings.get(run.spec["env"]) == _shared_fields(run.spec)
+    ]
+
+
+def _complete_games(kept: Sequence[tuple[Any, str]]) -> set[str]:
+    """Return the environments that have every rung, each with a single step size."""
+    rungs = {rung for _, rung in kept}
+    step_sizes: dict[str, dict[str, set[Any]]] = {}
+    for run, rung in kept:
+        step_sizes.setdefault(run.spec["env"], {}).setdefault(rung, set()).add(run.spec.get("step_size"))
+    complete = set()
+    for env, by_rung in step_sizes.items():
+        if set(by_rung) == rungs and max(map(len, by_rung.values())) == 1:
+            complete.add(env)
+    return complete
+
+
+def _shared_fields(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in spec.items() if field not in VARIED_FIELDS}

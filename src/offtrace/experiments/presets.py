@@ -5,7 +5,7 @@
     table_3    final scores, game by game: every game, λ = 1
     ladder     from DQN to Retrace, one difference at a time (`offtrace.experiments.ladder`)
 
-They share what they can: a run that is in several is trained once.
+A run that is in several of them is trained once.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from typing import Any
 
 from offtrace.environments import ATARI as ATARI_GAMES
 from offtrace.experiments import ladder
-from offtrace.experiments.spec import ALGORITHMS, Sweep, Variant
+from offtrace.experiments.spec import PAPER_ALGORITHMS, Sweep, Variant
 from offtrace.mdp import SMALL_WORLD
 from offtrace.scores import published_table_2
 
 LAMBDAS = tuple(published_table_2().lambdas.tolist())
-"""Those of the paper's Table 2."""
+"""The λ of the paper's Table 2."""
 
-# Chosen from 5e-4, 1e-3, 2e-3 and 4e-3 for every algorithm and λ by itself, on seeds 1000 to 1003, which are used for
-# nothing else, by the mean of the two scores over the five MDPs: `python simulations/tune_small_world.py`.
+# Chosen from 5e-4, 1e-3, 2e-3 and 4e-3, separately for every algorithm and λ, by the mean of the two scores over the
+# five MDPs on seeds 1000 to 1003, which nothing else uses: `python simulations/tune_small_world.py`.
 SMALL_STEP_SIZES: Mapping[tuple[str, float], float] = MappingProxyType(
     {
         ("one_step", 0.0): 1e-3,
@@ -39,7 +39,7 @@ SMALL_STEP_SIZES: Mapping[tuple[str, float], float] = MappingProxyType(
     }
 )
 SMALL_DQN_STEP_SIZES = {"control": 5e-4, "target": 4e-3, "double": 1e-3}
-"""Of the rungs of the ladder that are made of single transitions; chosen likewise."""
+"""Step sizes of the rungs that learn from single transitions; chosen in the same way."""
 
 POCKET = Sweep(
     "pocket",
@@ -52,8 +52,8 @@ POCKET = Sweep(
         "replay_size": 6_000,
         "epsilon": 0.5,
         "epsilon_steps": 1,
-        "target_epsilon": 0.1,  # the data stay off-policy
-        "step_size": 2e-3,  # of what was not tuned
+        "target_epsilon": 0.1,  # below `epsilon`, so the data stay off-policy
+        "step_size": 2e-3,  # of algorithms that were not tuned
         "target_period": 100,
         "hidden_sizes": (64,),
         "tick_steps": 550,
@@ -64,7 +64,7 @@ POCKET = Sweep(
         ("dqn", 0.0): {"step_size": SMALL_DQN_STEP_SIZES["control"], "target_epsilon": None},
     },
 )
-"""The small world: minutes on two cores, and a truth that is known. `docs/experiments.md` says how it was chosen."""
+"""The small world: minutes on two cores, with known optimal values. `docs/experiments.md` says how it was chosen."""
 
 MINATAR = Sweep(
     "minatar",
@@ -72,7 +72,7 @@ MINATAR = Sweep(
     num_seeds=4,
     settings={"num_steps": 500_000, "step_size": 2.5e-4, "evaluation_ticks": 0, "evaluation_episodes": 20},
 )
-"""Minutes on one accelerator, where all members of a game train side by side."""
+"""Five MinAtar games: minutes on one accelerator, where all members of a population train side by side."""
 
 ATARI = Sweep(
     "atari",
@@ -91,14 +91,14 @@ ATARI = Sweep(
 SCALES: Mapping[str, Sweep] = MappingProxyType({"pocket": POCKET, "minatar": MINATAR, "atari": ATARI})
 PRESETS = ("figure_1", "table_2", "table_3", "ladder")
 SMALL_LAMBDAS = (0.0, 0.5, 0.9, 1.0)
-"""Few, so that many seeds fit."""
+"""Few λ, to have time for many seeds."""
 
 
 def preset(name: str, scale: str = "pocket") -> Sweep:
-    """One of the paper's experiments as a sweep.
+    """Return one of the paper's experiments as a sweep.
 
-    >>> from offtrace.experiments.spec import cells
-    >>> len(cells(preset("table_2", "pocket")))  # 5 games × (3 traces × 3 λ + λ = 0 + DQN) × 28 seeds
+    >>> from offtrace.experiments.spec import runs_of
+    >>> len(runs_of(preset("table_2", "pocket")))  # 5 games × (3 traces × 3 λ + λ = 0 + DQN) × 28 seeds
     1540
     """
     if name not in PRESETS:
@@ -111,20 +111,20 @@ def preset(name: str, scale: str = "pocket") -> Sweep:
     lambdas = (1.0,)
     if name == "table_2":
         lambdas = SMALL_LAMBDAS if scale == "pocket" else LAMBDAS
-    return replace(chosen, traces=ALGORITHMS, lambdas=lambdas)
+    return replace(chosen, traces=PAPER_ALGORITHMS, lambdas=lambdas)
 
 
 # -- the ladder ----------------------------------------------------------------------------------------------
 
 LADDER_GAMES = ("minatar/breakout", "minatar/space_invaders")
-# Chosen from 6e-5, 2.5e-4 and 1e-3 for every rung and game by itself, on seeds 200 to 202, by the training score and
-# by the evaluation, which agreed.
+# Chosen from 6e-5, 2.5e-4 and 1e-3, separately for every rung and game, on seeds 200 to 202, by the
+# training score and by the evaluation, which agreed.
 LADDER_STEP_SIZE = 1e-3
 LADDER_EXCEPTIONS = {name: {"minatar/space_invaders": {"step_size": 2.5e-4}} for name in ("trace", "greedy_trace")}
 
 
 def _ladder(sweep: Sweep, scale: str) -> Sweep:
-    """Every rung with the step size that was chosen for it."""
+    """Return the sweep of all rungs, each with the step size that was chosen for it."""
     if scale == "minatar":
         settings = {**sweep.settings, "tick_steps": 10_000, "evaluation_episodes": 50}
         sweep = replace(sweep, games=LADDER_GAMES, num_seeds=8, settings=settings)
@@ -139,7 +139,7 @@ def _rungs(scale: str) -> list[Variant]:
         fields: dict[str, Any] = dict(rung.fields)
         by_game: Mapping[str, Mapping[str, Any]] = {}
         if scale == "pocket":
-            fields |= _small(rung)
+            fields |= _small_world_fields(rung)
         elif scale == "minatar":
             fields["step_size"] = LADDER_STEP_SIZE
             by_game = LADDER_EXCEPTIONS.get(rung.name, {})
@@ -147,11 +147,13 @@ def _rungs(scale: str) -> list[Variant]:
     return found
 
 
-def _small(rung: ladder.Rung) -> dict[str, Any]:
-    """What a rung has in the small world; those with windows are runs of `table_2`."""
+def _small_world_fields(rung: ladder.Rung) -> dict[str, Any]:
+    """Return the fields of a rung in the small world; rungs with windows are runs of `table_2`."""
     if rung.name == "control":
         return {"step_size": SMALL_DQN_STEP_SIZES["control"], "target_epsilon": None}
     if rung.name in SMALL_DQN_STEP_SIZES:
         return {"step_size": SMALL_DQN_STEP_SIZES[rung.name]}
-    name = "one_step" if rung.fields["lambda_"] == 0 else rung.fields["trace"]
+    name = rung.fields["trace"]
+    if rung.fields["lambda_"] == 0:
+        name = "one_step"
     return {"step_size": SMALL_STEP_SIZES[name, rung.fields["lambda_"]]}

@@ -1,4 +1,4 @@
-"""With what results are made: kept beside every run, so that a number can be traced to its code."""
+"""Provenance of results: version, commit, machine and command, stored with every run."""
 
 import functools
 import os
@@ -12,9 +12,9 @@ GIT_SECONDS = 5.0
 
 
 def provenance(command: str, *, computes: bool = True) -> dict[str, str]:
-    """Here and now. The commit is there only if the package runs from a checkout.
+    """Return the provenance of results made now. It has a commit only if the package runs from a checkout.
 
-    A process that only hands out work does not compute, and leaves accelerators alone.
+    With `computes=False`, for a process that only hands out work, accelerators are not looked up.
     """
     made = {
         "version": version("offtrace"),
@@ -25,12 +25,14 @@ def provenance(command: str, *, computes: bool = True) -> dict[str, str]:
         "platform": platform.platform(),
     }
     commit = commit_of(PACKAGE)
-    return made if commit is None else {**made, "commit": commit}
+    if commit is not None:
+        made["commit"] = commit
+    return made
 
 
 @functools.cache
 def machine(*, with_accelerators: bool) -> str:
-    """The processor, after the accelerators that JAX uses, if any."""
+    """Return the accelerators that JAX uses, if any, and the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -43,15 +45,17 @@ def machine(*, with_accelerators: bool) -> str:
     import jax
 
     devices = jax.devices()
-    return cores if devices[0].platform == "cpu" else f"{len(devices)} × {devices[0].device_kind}, {cores}"
+    if devices[0].platform == "cpu":
+        return cores
+    return f"{len(devices)} × {devices[0].device_kind}, {cores}"
 
 
 @functools.cache
 def commit_of(folder: Path) -> str | None:
-    """The git commit of the source in a folder, with `+changes` if it is not as committed there.
+    """Return the git commit of the source in a folder, with `+changes` if it differs from that commit.
 
-    None if no repository keeps that source: one that only surrounds it, as around a virtual environment, says nothing
-    of it. Whatever is wrong with git, there is no commit, and no error.
+    None if no repository tracks that source; a repository around a virtual environment does not
+    count. If git fails for any reason, there is no commit and no error.
     """
     if not _git(folder, "ls-files", "--", "."):
         return None
@@ -60,11 +64,12 @@ def commit_of(folder: Path) -> str | None:
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
     if not commits or commits[0] == "(initial)":
         return None
-    return commits[0] + ("+changes" if any(not line.startswith("#") for line in lines) else "")
+    has_changes = any(not line.startswith("#") for line in lines)
+    return commits[0] + ("+changes" if has_changes else "")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What it prints; None if it fails. It takes no locks, and does not listen to variables meant for others."""
+    """Return the output of git; None if it fails. It takes no locks and ignores GIT_* variables."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(

@@ -1,11 +1,12 @@
-"""The paper's comparison in the tabular world: Eq. 7 on twenty small MDPs, every λ, every seed, in seconds.
+"""The paper's comparison with tabular learning: Eq. 7 on twenty small MDPs, for every λ and seed, in seconds.
 
-The behaviour explores far more (ε = 0.5) than the target policy (ε = 0.1), so the data are off-policy, and stay so. A
-run has two scores: the mean discounted return that its behaviour earned while it learned, and the expected return of
-the greedy policy of its last Q, computed exactly. Step sizes are chosen, one for each algorithm, on seeds that are
-not used afterwards.
+The behaviour explores far more (ε = 0.5) than the target policy (ε = 0.1), so the data stay
+off-policy. A run has two scores: the mean discounted return of its behaviour during learning, and
+the expected return of the greedy policy of its last Q, computed exactly. The step size of each
+algorithm is chosen on seeds that are not used afterwards.
 
-The small world of `offtrace.mdp.small_world` is a study of its own, on the exact scale from random to optimal play.
+The small world of `offtrace.mdp.small_world` is a study of its own, on the exact scale from random
+to optimal play.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +21,10 @@ from offtrace.experiments.exact import discounted_anchors, expected_returns, ret
 from offtrace.mdp import SMALL_WORLD, FiniteMDP
 from offtrace.scores import Comparison, Key
 
-ALGORITHMS = {"retrace": "retrace", "tree_backup": "tree_backup", "q_lambda": "q_lambda"}
-"""Those that have a λ, and their traces; at λ = 0 each is one-step."""
+TRACES = ("retrace", "tree_backup", "q_lambda")
+"""Traces that are compared; at λ = 0 each is one-step learning."""
 LAMBDAS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""Those of the paper's Table 2."""
+"""The λ of the paper's Table 2."""
 LAKES = (
     ("SFFF", "FHFH", "FFFH", "HFFG"),
     ("SFFFFF", "FFHFFF", "FFFFHF", "FHFFFF", "FFFHFG"),
@@ -50,14 +51,14 @@ def _games() -> dict[str, Callable[[], FiniteMDP]]:
 
 
 TWENTY = tuple(_games())
-"""Four bifurcated grids, three chains, two cliffs, four maps, seven random MDPs (γ = 0.9, without ends)."""
+"""Four bifurcated grids, three chains, two cliffs, four maps, seven random MDPs (γ = 0.9, never terminating)."""
 GAMES: Mapping[str, Callable[[], FiniteMDP]] = MappingProxyType({**_games(), **SMALL_WORLD})
-"""Those, and the small world."""
+"""The twenty MDPs and the small world."""
 
 
 @dataclass(frozen=True)
 class TabularStudy:
-    """What is run."""
+    """The settings of a tabular comparison."""
 
     games: tuple[str, ...] = TWENTY
     lambdas: tuple[float, ...] = LAMBDAS
@@ -70,40 +71,44 @@ class TabularStudy:
     behaviour_epsilon: float = 0.5
     target_epsilon: float = 0.1
     exact: bool = False
-    """Scores are on the exact scale: 0 is random play, 1 the optimal policy."""
+    """Whether scores are on the exact scale: 0 is random play and 1 the optimal policy."""
 
     def __post_init__(self) -> None:
         unknown = set(self.games) - set(GAMES)
         if unknown:
             raise ValueError(f"`games` must be among {', '.join(GAMES)}; got {min(unknown)!r}.")
         if self.num_tuning_seeds < 1 or self.num_seeds < 2:
-            raise ValueError("`num_tuning_seeds` must be at least 1 and `num_seeds` at least 2.")
+            raise ValueError(
+                "`num_tuning_seeds` must be at least 1 and `num_seeds` at least 2; "
+                f"got {self.num_tuning_seeds} and {self.num_seeds}."
+            )
         if list(self.lambdas) != sorted(set(self.lambdas)) or 0 not in self.lambdas:
-            raise ValueError(f"`lambdas` must increase and begin with 0; got {self.lambdas}.")
+            raise ValueError(f"`lambdas` must increase and start with 0; got {self.lambdas}.")
 
 
 @dataclass(frozen=True, eq=False)
 class TabularResults:
-    """Scores of all runs, with the step size of each algorithm chosen: (games, algorithms, λ, seeds)."""
+    """Scores of all runs at the chosen step sizes: `runs`, `evaluations` (games, traces, λ, seeds)."""
 
     study: TabularStudy
     runs: np.ndarray
-    """What the behaviour earned."""
+    """Mean return of the behaviour."""
     chosen: dict[str, float]
+    """Step size of each trace."""
     num_diverged: dict[str, int]
-    """Runs, of all, whose Q was no longer finite; they score as the worst of their game."""
+    """Number of runs per trace whose Q was no longer finite. They have the worst score of their game."""
     evaluations: np.ndarray
-    """The expected return of the greedy policy at the end."""
+    """Expected return of the greedy policy at the end."""
 
     def comparison(self) -> Comparison:
-        """All runs. Those at λ = 0 are one algorithm, and the baseline; a seed pairs what it was used for."""
+        """Return the comparison of all runs. At λ = 0 all traces are one algorithm, which is the baseline."""
         earned: dict[Key, list[float]] = {}
         evaluated: dict[Key, list[float]] = {}
         copies: dict[Key, Key] = {}
         for g, game in enumerate(self.study.games):
-            one_step = Key(game, next(iter(ALGORITHMS)), 0.0)
+            one_step = Key(game, TRACES[0], 0.0)
             copies[Key(game, "one_step", 0.0)] = one_step
-            for a, name in enumerate(ALGORITHMS):
+            for a, name in enumerate(TRACES):
                 for i, lambda_ in enumerate(self.study.lambdas):
                     key = Key(game, name, lambda_)
                     if lambda_ == 0 and key != one_step:
@@ -114,38 +119,42 @@ class TabularResults:
         anchors = None
         if self.study.exact:
             anchors = dict.fromkeys(self.study.games, (0.0, 1.0))
+        sizes = ", ".join(f"{size:g} for {name}" for name, size in self.chosen.items())
+        notes = [
+            f"Tabular learning by Eq. 7, off-policy: ε is {self.study.behaviour_epsilon:g} for the behaviour and "
+            f"{self.study.target_epsilon:g} for the target; {self.study.num_episodes} episodes. "
+            f"Step sizes, chosen on other seeds: {sizes}."
+        ]
         num_diverged = sum(self.num_diverged.values())
-        notes = (
-            f"Tabular learning by Eq. 7, off-policy (ε {self.study.behaviour_epsilon:g} against "
-            f"{self.study.target_epsilon:g}), {self.study.num_episodes} episodes. Step sizes were chosen on other "
-            "seeds: " + ", ".join(f"{size:g} for {name}" for name, size in self.chosen.items()) + ".",
-            f"{num_diverged} runs diverged, and count as the worst of their game." if num_diverged else "",
-        )
-        name = f"{len(self.study.games)} small MDPs, in tables"
+        if num_diverged:
+            notes.append(f"{num_diverged} runs diverged; they count as the worst of their game.")
+        name = f"{len(self.study.games)} small MDPs, tabular"
         if self.study.exact:
-            name = "The small world, in tables"
+            name = "The small world, tabular"
         return Comparison(
             name,
             {"final": earned, "evaluation": evaluated},
             paired=True,
             copies=copies,
             anchors=anchors,
-            final_means="Mean discounted returns of the behaviour over a whole run.",
-            notes=tuple(filter(None, notes)),
+            final_means="Final: mean discounted return of the behaviour over a whole run.",
+            notes=tuple(notes),
         )
 
 
 def run(study: TabularStudy | None = None, *, progress: Callable[[int, int], None] | None = None) -> TabularResults:
-    """All runs; `progress(done, total)` is called after every game."""
+    """Run a study; `progress(done, total)` is called after every game."""
     study = study or TabularStudy()
-    # tuning seeds come first; another block of seeds is tuned on others, too
+    # Tuning seeds come first, so that a study with another first seed has other tuning seeds too.
     seeds = range(study.first_seed, study.first_seed + study.num_tuning_seeds + study.num_seeds)
-    earned, evaluated, diverged = [], [], []
+    earned = []
+    evaluated = []
+    diverged = []
     for done, name in enumerate(study.games, start=1):
         mdp = GAMES[name]()
         grid = online.sweep(
             mdp,
-            traces=list(ALGORITHMS.values()),
+            traces=list(TRACES),
             lambdas=study.lambdas,
             step_sizes=study.step_sizes,
             seeds=seeds,
@@ -156,53 +165,62 @@ def run(study: TabularStudy | None = None, *, progress: Callable[[int, int], Non
             record_every=study.num_episodes,
             keep_q=True,
         )
-        broken = grid.diverged_at >= 0
-        evaluation = _evaluation(mdp, grid.q, broken, study.max_steps)
+        has_diverged = grid.diverged_at >= 0
+        evaluation = _evaluation(mdp, grid.q, has_diverged, study.max_steps)
         mean = grid.returns[..., -1]
         if study.exact:
             mean = _on_scale(mean, discounted_anchors(mdp))
             evaluation = _on_scale(evaluation, expected_returns(mdp, study.max_steps))
-        earned.append(np.where(broken, mean[~broken].min(), mean))
-        evaluated.append(np.where(broken, evaluation[~broken].min(), evaluation))
-        diverged.append(broken)
+        earned.append(np.where(has_diverged, mean[~has_diverged].min(), mean))
+        evaluated.append(np.where(has_diverged, evaluation[~has_diverged].min(), evaluation))
+        diverged.append(has_diverged)
         if progress:
             progress(done, len(study.games))
-    return _chosen(study, np.stack(earned), np.stack(evaluated), np.stack(diverged))
+    return _at_best_step_sizes(study, np.stack(earned), np.stack(evaluated), np.stack(diverged))
 
 
-def _evaluation(mdp: FiniteMDP, q: np.ndarray | None, broken: np.ndarray, num_steps: int) -> np.ndarray:
-    """The expected return of the greedy policy of every Q (…, X, A); that of a diverged one counts for nothing."""
-    known = np.where(broken[..., None, None], 0.0, np.asarray(q))
-    greedy = policies.greedy(known.reshape(-1, *mdp.shape))
-    return returns_of(mdp, greedy, num_steps).reshape(broken.shape)
+def _evaluation(mdp: FiniteMDP, q: np.ndarray | None, has_diverged: np.ndarray, num_steps: int) -> np.ndarray:
+    """Return the expected return of the greedy policy of every Q (…, X, A); a diverged Q is replaced by 0."""
+    finite = np.where(has_diverged[..., None, None], 0.0, np.asarray(q))
+    greedy = policies.greedy(finite.reshape(-1, *mdp.shape))
+    return returns_of(mdp, greedy, num_steps).reshape(has_diverged.shape)
 
 
 def _on_scale(values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+    """Return values on the scale from random (0) to optimal play (1)."""
     random, optimal = ends
     return (values - random) / (optimal - random)
 
 
-def _chosen(study: TabularStudy, earned: np.ndarray, evaluated: np.ndarray, diverged: np.ndarray) -> TabularResults:
-    """From (games, algorithms, λ, step sizes, seeds), the step size of each algorithm that was best in the tuning."""
-    tuning, rest = earned[..., : study.num_tuning_seeds], earned[..., study.num_tuning_seeds :]
+def _at_best_step_sizes(
+    study: TabularStudy, earned: np.ndarray, evaluated: np.ndarray, diverged: np.ndarray
+) -> TabularResults:
+    """Return the results at the step size of each trace that was best on the tuning seeds.
+
+    Shapes: `earned`, `evaluated`, `diverged` (games, traces, λ, step sizes, seeds).
+    """
+    tuning = earned[..., : study.num_tuning_seeds]
+    rest = earned[..., study.num_tuning_seeds :]
     by_size = _levels(tuning.reshape(*tuning.shape[:2], -1, tuning.shape[-1]))
-    by_size = by_size.mean((0, 3)).reshape(len(ALGORITHMS), len(study.lambdas), -1)
+    by_size = by_size.mean((0, 3)).reshape(len(TRACES), len(study.lambdas), -1)
     best = by_size[:, 1:].mean(1).argmax(-1)
-    one_step = int(by_size[0, 0].argmax())  # λ = 0 is one algorithm, and is tuned by itself
+    one_step = int(by_size[0, 0].argmax())  # λ = 0 is one algorithm, and is tuned on its own
     runs, evaluations = (
         np.stack([values[:, i, :, size] for i, size in enumerate(best)], axis=1)
         for values in (rest, evaluated[..., study.num_tuning_seeds :])
     )
     runs[:, :, 0] = rest[:, :1, 0, one_step]
     evaluations[:, :, 0] = evaluated[:, :1, 0, one_step, study.num_tuning_seeds :]
-    broken = diverged[..., study.num_tuning_seeds :]
-    counts = {name: int(broken[:, i, :, best[i]].sum()) for i, name in enumerate(ALGORITHMS)}
-    chosen = {name: study.step_sizes[best[i]] for i, name in enumerate(ALGORITHMS)}
-    return TabularResults(study, runs, chosen, counts, evaluations)
+    diverged = diverged[..., study.num_tuning_seeds :]
+    num_diverged = {name: int(diverged[:, i, :, best[i]].sum()) for i, name in enumerate(TRACES)}
+    chosen = {name: study.step_sizes[best[i]] for i, name in enumerate(TRACES)}
+    return TabularResults(study, runs, chosen, num_diverged, evaluations)
 
 
 def _levels(runs: np.ndarray) -> np.ndarray:
+    """Return runs on the scale of their game: 0 is the worst and 1 the best mean."""
     means = runs.mean(-1)
-    worst, best = means.min((1, 2)), means.max((1, 2))
+    worst = means.min((1, 2))
+    best = means.max((1, 2))
     scale = np.where(best > worst, best - worst, 1)
     return (runs - worst[:, None, None, None]) / scale[:, None, None, None]

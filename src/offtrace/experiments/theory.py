@@ -1,4 +1,4 @@
-"""What the theory says of an MDP, without sampling: how far one step of each operator can stretch an error."""
+"""Contraction of each operator on an MDP, computed without sampling: how much one step can enlarge an error."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,20 +9,22 @@ from offtrace.operators import q_star
 from offtrace.safety import analyze
 
 TRACES = ("retrace", "tree_backup", "q_lambda")
-BEHAVIOUR_EPSILON, TARGET_EPSILON = 0.5, 0.1
-"""Of the small world."""
+BEHAVIOUR_EPSILON = 0.5
+"""ε of the behaviour policy in the small world."""
+TARGET_EPSILON = 0.1
+"""ε of the target policy in the small world."""
 
 
 class Contraction(NamedTuple):
-    """A trace at one λ on one MDP."""
+    """The contraction of a trace at one λ on one MDP."""
 
     game: str
     trace: str
     lambda_: float
     norm: float
-    """‖A‖: one step of R multiplies the largest error by this at most. Above 1 errors can grow."""
+    """‖A‖: one step of R multiplies the largest error by at most this. Above 1 errors can grow."""
     radius: float
-    """The factor of a step in the long run."""
+    """Spectral radius: the factor per step in the long run."""
 
 
 def contractions(
@@ -32,7 +34,7 @@ def contractions(
     behaviour_epsilon: float = BEHAVIOUR_EPSILON,
     target_epsilon: float = TARGET_EPSILON,
 ) -> list[Contraction]:
-    """For policies that explore around the optimal one, of every MDP; of the small world unless told otherwise.
+    """Return contractions for ε-greedy policies around the optimal one, on every MDP (default: the small world).
 
     >>> found = contractions([1.0], {"fork": SMALL_WORLD["fork"]()})
     >>> [(each.trace, round(each.norm, 2)) for each in found]
@@ -43,9 +45,10 @@ def contractions(
     found = []
     for game, mdp in mdps.items():
         q = q_star(mdp)
-        pi, mu = policies.epsilon_greedy(q, target_epsilon), policies.epsilon_greedy(q, behaviour_epsilon)
+        pi = policies.epsilon_greedy(q, target_epsilon)
+        mu = policies.epsilon_greedy(q, behaviour_epsilon)
         for row in analyze(mdp, pi=pi, mu=mu, traces=TRACES, lambdas=list(lambdas)):
             if row.contraction is None or row.radius is None or row.lambda_ is None:
-                raise ValueError(f"`mdps` must be small enough to be solved exactly; {mdp} is not.")
+                raise ValueError(f"`mdps` must be small enough to be solved exactly; got {mdp}.")
             found.append(Contraction(game, row.trace, float(row.lambda_), row.contraction, row.radius))
     return found

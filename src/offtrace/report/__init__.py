@@ -1,1 +1,1 @@
-"""What the experiments show, for people: `offtrace.report.charts` draws it (needs the `report` extra)."""
+"""Reports for people: charts, tables and one page (needs the `report` extra)."""

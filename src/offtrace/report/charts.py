@@ -1,10 +1,11 @@
-"""The paper's two figures of results as Altair charts, and how to write them as PNG, SVG and PDF, offline.
+"""The paper's two figures of results as Altair charts, and functions to save charts as PNG, SVG and PDF, offline.
 
-`score_distribution_chart` and `average_by_lambda_chart` draw plain numbers; `offtrace.report.comparisons` draws what
-a `Comparison` holds with them. Algorithms keep their names and colours from chart to chart. Names are data: they are
-values of a chart's rows, never its fields, and what is too long for its place is cut short.
+`score_distribution_chart` and `average_by_lambda_chart` draw plain numbers;
+`offtrace.report.comparisons` uses them to draw a `Comparison`. An algorithm has the same name and
+colour in all charts. Names are values of a chart's rows, never its fields, and are shortened if
+they are too long.
 
-No mark leaves the frame, whatever the data are: what is beyond an axis is drawn at its edge, and its tooltip has the
+No mark leaves the frame: a value beyond an axis is drawn at its edge, and its tooltip has the
 value itself.
 """
 
@@ -20,12 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace.report.names import NAMES, named
-from offtrace.scores import average_scores, distribution_steps
-from offtrace.scores.comparison import is_baseline
+from offtrace.scores import average_scores, distribution_steps, is_baseline
 
 try:
     import altair as alt
-    import vl_convert  # Altair writes files with it; better missed here than after the drawing
+    import vl_convert  # Altair writes files with it; if it is missing, fail here and not after drawing
 except ImportError as missing:
     raise ImportError(f"charts need `{missing.name}`: pip install 'offtrace[report]'") from missing
 
@@ -41,19 +41,24 @@ __all__ = [
 ]
 
 FORMATS = ("png", "svg", "pdf")
-WIDTH, HEIGHT = 540, 340
-LABEL_SIZE, LABEL_WIDTH = 14, 170
+WIDTH = 540
+HEIGHT = 340
+LABEL_SIZE = 14
+LABEL_WIDTH = 170
 LABEL_GAP = 1.45 * LABEL_SIZE / HEIGHT
-"""Between names right of the lines, as a share of the chart's height."""
-TITLE_LENGTH, SUBTITLE_LENGTH = 68, 104
-"""Characters in a line of them: longer ones go on in the next."""
+"""Distance between names to the right of the lines, as a share of the chart's height."""
+TITLE_LENGTH = 68
+"""Characters per line of a title."""
+SUBTITLE_LENGTH = 104
+"""Characters per line of a subtitle."""
 LONGEST_WORD = 48
 TICK_GAP = 36
-"""Pixels between λs that are written."""
+"""Smallest distance between labels of λ, in pixels."""
 DODGE = 7 / WIDTH
-"""Between the interval bars at one λ, as a share of the chart's width."""
+"""Distance between the interval bars at one λ, as a share of the chart's width."""
 
-# Okabe and Ito's palette: distinct with every common colour blindness. The baseline is grey, and dashed.
+# Okabe and Ito's palette, which is distinct for the common kinds of colour blindness.
+# The baseline is grey and dashed.
 COLOURS = {
     "retrace": "#0072B2",
     "tree_backup": "#D55E00",
@@ -64,15 +69,17 @@ COLOURS = {
 }
 OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6D1C", "#7A4FA3", "#A31F34", "#5B8C5A")
 
-Rows = list[dict[str, Any]]
+ChartRows = list[dict[str, Any]]
+"""The data of a chart, one dict per mark."""
 
 
 def score_distribution_chart(
     z: ArrayLike, *, algorithms: Sequence[str], title: str, subtitle: str | Sequence[str]
 ) -> alt.LayerChart:
-    """A step line f(x) = |{g : z_{g,a} ≥ x}| / G for every algorithm (Sec. 5, Fig. 1).
+    """Return a chart of f(x) = |{g : z_{g,a} ≥ x}| / G as a step line per algorithm (Sec. 5, Fig. 1).
 
-    Shapes: `z` (games, algorithms) in [0, 1], as `offtrace.scores.inter_algorithm_scores` gives it.
+    Shapes: `z` (games, algorithms) in [0, 1], as `offtrace.scores.inter_algorithm_scores` returns
+    them.
     """
     steps = distribution_steps(z)
     _check_algorithms(algorithms, num_columns=len(steps), name="z")
@@ -83,7 +90,7 @@ def score_distribution_chart(
     ]
     x = alt.X("score:Q", title="inter-algorithm score x (0 = worst, 1 = best of the algorithms compared)")
     y = alt.Y("fraction:Q", title="games with score ≥ x").axis(format=".0%", tickCount=5)
-    # f is constant up to and including a score and drops after it: "step-before" draws just that.
+    # f is constant up to and including a score, and drops after it. "step-before" draws exactly that.
     mark = alt.MarkDef(type="line", interpolate="step-before", strokeWidth=2.5)
     lines = alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
         x=x.scale(domain=[0, 1], clamp=True).axis(tickCount=5),
@@ -109,89 +116,115 @@ def average_by_lambda_chart(
     low: ArrayLike | None = None,
     high: ArrayLike | None = None,
 ) -> alt.LayerChart:
-    """The average inter-algorithm score of every algorithm at every λ (App. F, Fig. 2).
+    """Return a chart of the average inter-algorithm score of every algorithm at every λ (App. F, Fig. 2).
 
-    Shapes: `averages` (lambdas, algorithms) in [0, 1], `lambdas` (lambdas,), increasing; `low` and `high`, the ends
-    of intervals, as `averages`. With intervals, what stands at one λ is drawn side by side. Bars that go beyond
-    [0, 1] end at the edge; those without finite ends are left out.
+    Shapes: `averages` (lambdas, algorithms) in [0, 1], `lambdas` (lambdas,), increasing; `low` and
+    `high`, the ends of intervals, like `averages`. With intervals, the points at one λ are drawn
+    side by side. Bars that go beyond [0, 1] end at the edge; bars without finite ends are left
+    out.
 
-    Points on one vertical compare; points along one line do not (each λ is normalised within itself), which
+    Points at one λ can be compared, points along a line cannot, as each λ has its own scale. That
     is why the lines are faint.
     """
-    averages, lambdas = np.asarray(averages, dtype=np.float64), np.asarray(lambdas, dtype=np.float64)
-    if averages.ndim != 2 or lambdas.shape != averages.shape[:1] or not lambdas.size:
-        raise ValueError(
-            "`averages` must be (lambdas, algorithms) with one row per entry of `lambdas`, "
-            f"got shapes {averages.shape} and {lambdas.shape}; transpose `averages` or complete `lambdas`"
-        )
-    if not ((averages >= 0.0) & (averages <= 1.0)).all():
-        row, column = np.argwhere(~((averages >= 0.0) & (averages <= 1.0)))[0].tolist()
-        raise ValueError(
-            f"`averages` must lie in [0, 1], got {averages[row, column]} at row {row}, column {column}; "
-            "average inter-algorithm scores, not raw ones"
-        )
-    if not np.isfinite(lambdas).all() or (np.diff(lambdas) <= 0.0).any():
-        raise ValueError(f"`lambdas` must increase, got {lambdas.tolist()}; sort them with their rows")
+    averages = np.asarray(averages, dtype=np.float64)
+    lambdas = np.asarray(lambdas, dtype=np.float64)
+    _check_averages(averages, lambdas)
     _check_algorithms(algorithms, num_columns=averages.shape[1], name="averages")
-    ends = None if low is None or high is None else np.stack([np.asarray(low), np.asarray(high)])
-    if ends is not None and ends.shape[1:] != averages.shape:
-        raise ValueError(
-            f"`low` and `high` must have the shape of `averages`, {averages.shape}, got {ends.shape[1:]}; "
-            "give an interval for every average, or none"
-        )
-    apart = 0.0
-    if ends is not None:
-        apart = DODGE * float(np.ptp(lambdas) or 1.0)
-        apart = min(apart, 0.6 * float(np.diff(lambdas).min(initial=1.0)) / max(len(algorithms) - 1, 1))
-    places = apart * (np.arange(len(algorithms)) - (len(algorithms) - 1) / 2)
+    intervals = None
+    if low is not None and high is not None:
+        intervals = np.stack([np.asarray(low), np.asarray(high)])
+        _check_intervals(intervals, averages)
+    shifts = _shifts(lambdas, len(algorithms), with_intervals=intervals is not None)
     rows = [
-        {"algorithm": named(algorithm), "lambda": lambda_, "at": lambda_ + place, "average": average}
-        for algorithm, place, column in zip(algorithms, places.tolist(), averages.T.tolist(), strict=True)
+        {"algorithm": named(algorithm), "lambda": lambda_, "at": lambda_ + shift, "average": average}
+        for algorithm, shift, column in zip(algorithms, shifts, averages.T.tolist(), strict=True)
         for lambda_, average in zip(lambdas.tolist(), column, strict=True)
     ]
-    shown = {"algorithm": "algorithm", "lambda": "λ", "average": y_title}
-    layers, barred = [], []
-    room = float(places[-1]) + DODGE * float(np.ptp(lambdas))
-    x, y = lambda_axis(lambdas.tolist(), "at", room=room), alt.Y("average:Q", title=y_title)
-    y, paint = y.scale(domain=[0, 1], clamp=True).axis(tickCount=5), colour(algorithms)
-    if ends is not None:
-        for row, lower, upper in zip(rows, ends[0].T.ravel().tolist(), ends[1].T.ravel().tolist(), strict=True):
-            if math.isfinite(lower) and math.isfinite(upper):
-                row |= {"low": lower, "high": upper}
-                barred.append(row)
-    if len(barred) == len(rows):
-        shown |= {"low": "from", "high": "to"}
+    rows_with_bars = _add_intervals(rows, intervals)
+    tooltip = {"algorithm": "algorithm", "lambda": "λ", "average": y_title}
+    if len(rows_with_bars) == len(rows):
+        tooltip |= {"low": "from", "high": "to"}
+    room = shifts[-1] + DODGE * float(np.ptp(lambdas))
+    x = lambda_axis(lambdas.tolist(), "at", room=room)
+    y = alt.Y("average:Q", title=y_title).scale(domain=[0, 1], clamp=True).axis(tickCount=5)
+    paint = colour(algorithms)
     data = alt.InlineData(values=rows)
-    layers.append(
-        alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=1.5, opacity=0.45)).encode(
-            x=x, y=y, color=paint, strokeDash=dash(algorithms)
-        )
+    lines = alt.Chart(data, mark=alt.MarkDef(type="line", strokeWidth=1.5, opacity=0.45)).encode(
+        x=x, y=y, color=paint, strokeDash=dash(algorithms)
     )
-    layers.append(
-        alt.Chart(data, mark=alt.MarkDef(type="circle", size=80, opacity=1)).encode(
-            x=x, y=y, color=paint, tooltip=tips(**shown)
-        )
+    points = alt.Chart(data, mark=alt.MarkDef(type="circle", size=80, opacity=1)).encode(
+        x=x, y=y, color=paint, tooltip=tips(**tooltip)
     )
-    if barred:
+    layers = [lines, points]
+    if rows_with_bars:
         bars = alt.MarkDef(type="rule", strokeWidth=2, opacity=0.75)
         layers.append(
-            alt.Chart(alt.InlineData(values=barred), mark=bars).encode(x="at:Q", y="low:Q", y2="high:Q", color=paint)
+            alt.Chart(alt.InlineData(values=rows_with_bars), mark=bars).encode(
+                x="at:Q", y="low:Q", y2="high:Q", color=paint
+            )
         )
-    last = float(lambdas[-1] + places[-1])
-    labels = end_labels(dict(zip(algorithms, averages[-1].tolist(), strict=True)), x=last)
+    ends = dict(zip(algorithms, averages[-1].tolist(), strict=True))
+    labels = end_labels(ends, x=float(lambdas[-1]) + shifts[-1])
     return finished(*layers, labels, title=title, subtitle=subtitle)
+
+
+def _check_averages(averages: np.ndarray, lambdas: np.ndarray) -> None:
+    if averages.ndim != 2 or lambdas.shape != averages.shape[:1] or not lambdas.size:
+        raise ValueError(
+            "`averages` must be (lambdas, algorithms) with one row per entry of `lambdas`; "
+            f"got shapes {averages.shape} and {lambdas.shape}. Transpose `averages` or complete `lambdas`."
+        )
+    is_outside = ~((averages >= 0.0) & (averages <= 1.0))
+    if is_outside.any():
+        row, column = np.argwhere(is_outside)[0].tolist()
+        raise ValueError(
+            f"`averages` must lie in [0, 1]; got {averages[row, column]} at row {row}, column {column}. "
+            "Average inter-algorithm scores, not raw ones."
+        )
+    if not np.isfinite(lambdas).all() or (np.diff(lambdas) <= 0.0).any():
+        raise ValueError(f"`lambdas` must increase; got {lambdas.tolist()}. Sort them with their rows.")
+
+
+def _check_intervals(intervals: np.ndarray, averages: np.ndarray) -> None:
+    if intervals.shape[1:] != averages.shape:
+        raise ValueError(
+            f"`low` and `high` must have the shape of `averages`, {averages.shape}; got {intervals.shape[1:]}. "
+            "Give an interval for every average, or none."
+        )
+
+
+def _shifts(lambdas: np.ndarray, num_algorithms: int, *, with_intervals: bool) -> list[float]:
+    """Return how far the points of each algorithm are moved along the λ axis, so that bars do not overlap."""
+    distance = 0.0
+    if with_intervals:
+        distance = DODGE * float(np.ptp(lambdas) or 1.0)
+        smallest_gap = float(np.diff(lambdas).min(initial=1.0))
+        distance = min(distance, 0.6 * smallest_gap / max(num_algorithms - 1, 1))
+    return (distance * (np.arange(num_algorithms) - (num_algorithms - 1) / 2)).tolist()
+
+
+def _add_intervals(rows: ChartRows, intervals: np.ndarray | None) -> ChartRows:
+    """Add the finite intervals (2, lambdas, algorithms) to the rows, and return the rows that have one."""
+    if intervals is None:
+        return []
+    changed = []
+    for row, low, high in zip(rows, intervals[0].T.ravel().tolist(), intervals[1].T.ravel().tolist(), strict=True):
+        if math.isfinite(low) and math.isfinite(high):
+            row |= {"low": low, "high": high}
+            changed.append(row)
+    return changed
 
 
 def save(chart: alt.LayerChart, stem: str | Path) -> tuple[Path, ...]:
     """Write `stem`.png (at twice the size, for sharp screens), `stem`.svg and `stem`.pdf; return their paths.
 
-    Folders are made and older pictures replaced. Nothing is fetched from a network.
+    Missing folders are created and existing files replaced. No network is used.
     """
     stem = Path(stem)
     if stem.suffix.removeprefix(".").lower() in FORMATS:
         raise ValueError(
-            f"`stem` must have no format's ending, got {str(stem)!r}; "
-            f"give {str(stem.with_suffix(''))!r} and {', '.join(FORMATS)} are added"
+            f"`stem` must have no file extension; got {str(stem)!r}. "
+            f"Give {str(stem.with_suffix(''))!r}: {', '.join(FORMATS)} are added."
         )
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = tuple(stem.with_name(f"{stem.name}.{format_}") for format_ in FORMATS)
@@ -200,38 +233,42 @@ def save(chart: alt.LayerChart, stem: str | Path) -> tuple[Path, ...]:
     return paths
 
 
-# -- what charts share ---------------------------------------------------------------------------------------
+# -- parts of charts -----------------------------------------------------------------------------------------
 
 
 def colour(algorithms: Sequence[str]) -> alt.Color:
-    """Everyone's own: the known ones' is fixed, unless two of them would have the same."""
-    kept = {COLOURS[a]: a for a in reversed(algorithms) if a in COLOURS}
-    free = cycle([*OTHER_COLOURS, *(colour for colour in dict.fromkeys(COLOURS.values()) if colour not in kept)])
-    colours = [COLOURS[a] if a in kept.values() else next(free) for a in algorithms]
+    """Return the colours of algorithms. Known ones have a fixed colour, unless two would have the same."""
+    owners = {COLOURS[name]: name for name in reversed(algorithms) if name in COLOURS}
+    unused = [colour for colour in dict.fromkeys(COLOURS.values()) if colour not in owners]
+    free = cycle([*OTHER_COLOURS, *unused])
+    colours = [COLOURS[name] if name in owners.values() else next(free) for name in algorithms]
     return alt.Color("algorithm:N", legend=None).scale(domain=[named(a) for a in algorithms], range=colours)
 
 
 def dash(algorithms: Sequence[str]) -> alt.StrokeDash:
+    """Return the line styles of algorithms: baselines are dashed."""
     dashes = [[6, 3] if is_baseline(a) else [1, 0] for a in algorithms]
     return alt.StrokeDash("algorithm:N", legend=None).scale(domain=[named(a) for a in algorithms], range=dashes)
 
 
 def tips(**titles: str) -> list[alt.Tooltip]:
-    """What is shown over a mark: fields, and what they are called there."""
-    return [
-        alt.Tooltip(field, type="nominal", title=title)
-        if field == "algorithm"
-        else alt.Tooltip(field, type="quantitative", title=title, format=".4~g")
-        for field, title in titles.items()
-    ]
+    """Return the tooltip of a mark, from its fields to their titles."""
+    shown = []
+    for field, title in titles.items():
+        if field == "algorithm":
+            shown.append(alt.Tooltip(field, type="nominal", title=title))
+        else:
+            shown.append(alt.Tooltip(field, type="quantitative", title=title, format=".4~g"))
+    return shown
 
 
 def lambda_axis(lambdas: Sequence[float], field: str = "lambda", *, room: float = 0.0, width: int = WIDTH) -> alt.X:
-    """A tick for each λ, and `room` on both sides; where there is one λ it is in the middle.
+    """Return the x axis of λ, with one tick per λ and `room` on both sides; a single λ is in the middle.
 
-    Of ticks that would overlap the larger λ has its own.
+    Of ticks that would overlap, only the one of the larger λ is drawn.
     """
-    room = room if len(lambdas) > 1 else max(room, 0.5)
+    if len(lambdas) == 1:
+        room = max(room, 0.5)
     ticks: list[float] = []
     for lambda_ in reversed(lambdas):
         if not ticks or ticks[-1] - lambda_ >= TICK_GAP / width * (lambdas[-1] - lambdas[0]):
@@ -241,7 +278,7 @@ def lambda_axis(lambdas: Sequence[float], field: str = "lambda", *, room: float 
 
 
 def number_format(domain: tuple[float, float]) -> str:
-    """How numbers are written along an axis: short ones however large or small they are.
+    """Return the format of numbers along an axis, which keeps them short whatever their size.
 
     >>> number_format((0.0, 500.0)), number_format((0.0, 2e6)), number_format((0.0, 1e9))
     (',.6~g', '.4~s', '.4~g')
@@ -255,17 +292,28 @@ def number_format(domain: tuple[float, float]) -> str:
 
 
 def roomy(low: float, high: float) -> tuple[float, float]:
-    """The domain of an axis for values from `low` to `high`: a little more, and a tenth around what is constant."""
+    """Return the domain of an axis for values from `low` to `high`, with some room around them."""
     largest = max(abs(low), abs(high))
     if high - low <= 1e-3 * largest or not largest:
-        middle, room = (low + high) / 2, 0.1 * largest or 0.1
+        middle = (low + high) / 2
+        room = 0.1 * largest or 0.1
         return middle - room, middle + room
     room = 0.04 * (high - low)
     return low - room, high + room
 
 
-def lone_points(rows: Rows, x: alt.X, y: alt.Y, paint: alt.Color, shown: list[alt.Tooltip]) -> list[alt.Chart]:
-    """Points for algorithms of which only one is known: a line through it cannot be seen."""
+def bands(
+    rows: ChartRows, x: alt.X, low: alt.Y | str, paint: alt.Color, *, interpolate: Any = alt.Undefined
+) -> list[alt.Chart]:
+    """Return a layer with the areas from `low` to `high` of the rows; none without rows."""
+    if not rows:
+        return []
+    mark = alt.MarkDef(type="area", opacity=0.14, interpolate=interpolate)
+    return [alt.Chart(alt.InlineData(values=rows), mark=mark).encode(x=x, y=low, y2="high:Q", color=paint)]
+
+
+def lone_points(rows: ChartRows, x: alt.X, y: alt.Y, paint: alt.Color, shown: list[alt.Tooltip]) -> list[alt.Chart]:
+    """Return points for algorithms with a single value, whose line cannot be seen."""
     counts = Counter(row["algorithm"] for row in rows)
     lone = [row for row in rows if counts[row["algorithm"]] == 1]
     if not lone:
@@ -283,16 +331,19 @@ def end_labels(
     merit: Mapping[str, float] | None = None,
     height: int = HEIGHT,
 ) -> alt.Chart:
-    """The algorithms' names right of where their lines end, moved apart where they would overlap.
+    """Return the names of algorithms to the right of the ends of their lines, moved apart if they would overlap.
 
-    `domain` is that of the y axis, of a chart that is `height` pixels high; `algorithms` are all that are drawn, if
-    some have no end. Of lines that end at one height the better by `merit` is named above, else the earlier. Names
-    are smaller where they are too many.
+    `domain` is that of the y axis, and `height` the height of the chart in pixels. `algorithms`
+    are all that are drawn, if some lines have no end. Of lines that end at the same height, the
+    one with the larger `merit`, else the earlier one, is named above. The font is smaller if there
+    are many names.
     """
     bottom, top = domain
     share = min(LABEL_GAP * HEIGHT / height, 1 / max(len(ends) - 1, 1))
     gap = share * (top - bottom)
-    order = sorted(reversed(list(ends)), key=lambda name: (ends[name], merit[name] if merit else 0.0))
+    merit = merit or dict.fromkeys(ends, 0.0)
+    order = sorted(reversed(list(ends)), key=lambda name: (ends[name], merit[name]))
+    # Upwards, each label is at least a gap above the one below; then downwards, none is above the top.
     placed: dict[str, float] = {}
     lowest = bottom
     for name in order:
@@ -324,10 +375,13 @@ def end_labels(
 def finished(
     *layers: alt.Chart, title: str, subtitle: str | Sequence[str], width: float = WIDTH, height: float = HEIGHT
 ) -> alt.LayerChart:
-    """The layers as one picture, with the title and the axes that all charts have."""
+    """Return the layers as one chart, with the title and the axes that all charts have."""
     lines = [subtitle] if isinstance(subtitle, str) else list(subtitle)
+    text: str | list[str] = title
+    if len(title) > TITLE_LENGTH:
+        text = _wrapped(title, TITLE_LENGTH, most=2)
     heading = alt.TitleParams(
-        text=title if len(title) <= TITLE_LENGTH else _wrapped(title, TITLE_LENGTH, most=2),
+        text=text,
         subtitle=[part for line in lines for part in _wrapped(line, SUBTITLE_LENGTH, most=3)],
         anchor="start",
         frame="group",
@@ -340,7 +394,7 @@ def finished(
     chart = alt.LayerChart(layer=list(layers), padding=16, background="white")
     chart = chart.properties(width=width, height=height, title=heading)
     return chart.configure_view(stroke=None).configure_axis(
-        domain=False,  # Q*(λ) drops along x = 0, where the axis would run
+        domain=False,  # no axis line, as Q*(λ) drops along x = 0
         ticks=False,
         labelPadding=8,
         labelFlush=False,
@@ -360,6 +414,6 @@ def _wrapped(text: str, length: int, *, most: int) -> list[str]:
 def _check_algorithms(algorithms: Sequence[str], *, num_columns: int, name: str) -> None:
     if len(algorithms) != num_columns or len(set(algorithms)) != num_columns:
         raise ValueError(
-            f"`algorithms` must name each of the {num_columns} columns of `{name}` once, "
-            f"got {list(algorithms)}; give {num_columns} different names"
+            f"`algorithms` must name each of the {num_columns} columns of `{name}` once; "
+            f"got {list(algorithms)}. Give {num_columns} different names."
         )

@@ -1,4 +1,4 @@
-"""η(x, a) of a few traces over a grid world: where on the map the contraction is slow."""
+"""Maps of η(x, a) of a few traces over a grid world, which show where the contraction is slow."""
 
 import math
 from collections.abc import Sequence
@@ -12,54 +12,67 @@ from offtrace.safety import Analysis, Row
 from offtrace.safety.rows import BY_THEOREM
 from offtrace.traces import WITHOUT_LAMBDA
 
-TELLING = ("one_step", "retrace", "rbis", "tree_backup", "recursive_retrace", "q_sigma")
+DEFAULT_TRACES = ("one_step", "retrace", "rbis", "tree_backup", "recursive_retrace", "q_sigma")
 NUM_MAPS = 4
-LONGEST, WIDEST, GAP, HEAD, FOOT = 560, 780, 36, 56, 62
-"""Pixels: the longer side of a map, all maps abreast, between two, above each for its name, below for the scale."""
-TALLEST = 1400
-"""Pixels: all maps, one below the other."""
-NARROWEST = 250
-"""Pixels that a map's name needs."""
-ALIKE = 5e-4
+# In pixels:
+MAX_MAP_SIDE = 560
+MAX_WIDTH = 780
+"""Width of all maps in a row."""
+MAX_HEIGHT = 1400
+"""Height of all rows of maps."""
+GAP = 36
+"""Distance between two maps."""
+HEAD = 56
+"""Height of a map's heading."""
+FOOT = 62
+"""Height of the colour scale below the maps."""
+MIN_MAP_WIDTH = 250
+"""Width of a map's name."""
+SAME_MAP = 5e-4
 """Maps that differ by no more than this show the same numbers, and are drawn once."""
 
 
 def eta_map(
     analysis: Analysis, *, traces: Sequence[str] | None = None, lambda_: float | None = None
 ) -> alt.LayerChart:
-    """max_a η(x, a) over a grid world, a map for each of a few traces: |RQ − Q^π| ≤ η ‖Q − Q^π‖ (Remark 1).
+    """Return maps of max_a η(x, a) over a grid world, one per trace: |RQ − Q^π| ≤ η ‖Q − Q^π‖ (Remark 1).
 
-    `traces` are up to four telling ones unless given, at `lambda_`, the largest of the table unless given. Only rows
-    that are safe by theorem can be drawn: elsewhere η bounds nothing. Maps that look the same are drawn once. Cells
-    where no step is taken are left grey: walls, ends, and what μ never enters from the first states.
+    `traces` are by default up to four that differ, at `lambda_`, by default the largest of the
+    table. Only rows that are safe by theorem can be drawn: otherwise η is not a bound. Maps that
+    look the same are drawn once. Cells where no step is taken are grey: walls, terminal cells, and
+    cells that μ never enters from the start.
     """
     if analysis.mdp.grid is None:
-        raise ValueError("`analysis` must be of an MDP with a map; give the MDP `grid=(rows, columns)`.")
+        raise ValueError("`analysis` must be of an MDP with a map; got none. Give the MDP `grid=(rows, columns)`.")
     num_rows, num_columns = analysis.mdp.grid
     entered = _entered(analysis)
     maps = _maps(analysis, traces, lambda_, entered)
     side, abreast = _layout(num_rows, num_columns, len(maps))
-    width, height = max(num_columns * side, NARROWEST), num_rows * side
+    width = max(num_columns * side, MIN_MAP_WIDTH)
+    height = num_rows * side
     above = 30 if any(same for _, same in maps) else 14
-    cells, words = [], []
+    cells = []
+    words = []
     for place, (row, same) in enumerate(maps):
-        left, top = place % abreast * (width + GAP), place // abreast * (height + HEAD) + HEAD
+        left = place % abreast * (width + GAP)
+        top = place // abreast * (height + HEAD) + HEAD
         eta = np.asarray(row.eta).max(1)
-        heading = f"{row.label}: {abs(eta[entered].max()):.3f} or less"
+        heading = f"{row.label}: at most {abs(eta[entered].max()):.3f}"
         words.append({"x": left, "y": top - above, "text": heading, "colour": INK, "size": 14})
         if same:
             note = f"and {', '.join(same)}"
             words.append({"x": left, "y": top - 12, "text": note, "colour": GREY, "size": 12})
         for x in range(analysis.mdp.num_states):
-            across, down = left + x % num_columns * side, top + x // num_columns * side
+            across = left + x % num_columns * side
+            down = top + x // num_columns * side
             shown = float(eta[x]) if entered[x] else None
             where = {"x": across, "x2": across + side, "y": down, "y2": down + side}
             cells.append({"trace": row.trace, "lambda": row.lambda_, "state": x, "eta": shown, **where})
     size = abreast * width + (abreast - 1) * GAP, -(-len(maps) // abreast) * (height + HEAD) + FOOT
     layers = _cells(cells, words, size=size, side=side, width=width)
-    subtitle = ["One step of R leaves at most η(x, a) of the largest error at (x, a); the worst action is shown."]
+    subtitle = ["After one step of R, the error at (x, a) is at most η(x, a) times the largest error. Worst action."]
     if not entered.all():
-        subtitle.append("Grey: no step is taken there.")
+        subtitle.append("Grey: no step is taken from there.")
     title = f"Where the contraction is slow: {subject(analysis)}"
     chart = finished(*layers, title=title, subtitle=subtitle, width=size[0], height=size[1])
     return chart.resolve_scale(color="independent")
@@ -68,13 +81,13 @@ def eta_map(
 def _maps(
     analysis: Analysis, traces: Sequence[str] | None, lambda_: float | None, entered: np.ndarray
 ) -> list[tuple[Row, list[str]]]:
-    """Rows to draw, each with the names of others that look the same."""
-    known = {row.trace for row in analysis.rows}
+    """Return the rows to draw, each with the names of others that look the same."""
+    in_table = {row.trace for row in analysis.rows}
     for name in traces or ():
-        if name not in known:
-            raise ValueError(f"`traces` must be in the table: {', '.join(sorted(known))}; got {name!r}.")
+        if name not in in_table:
+            raise ValueError(f"`traces` must be among {', '.join(sorted(in_table))}; got {name!r}.")
     found: list[tuple[Row, list[str]]] = []
-    for name in traces or TELLING:
+    for name in traces or DEFAULT_TRACES:
         rows = [
             row
             for row in analysis.rows
@@ -84,43 +97,49 @@ def _maps(
         if row is None or row.eta is None or row.verdict != BY_THEOREM:
             if traces is not None:
                 at = "" if lambda_ is None else f" at λ = {lambda_:g}"
-                raise ValueError(f"`traces` must be safe by theorem for η to bound anything; {name}{at} is not.")
+                raise ValueError(f"`traces` must be safe by theorem, as η is a bound only then; got {name}{at}.")
             continue
-        alike = [same for drawn, same in found if _alike(drawn, row, entered)]
-        if alike:
-            alike[0].append(name)
+        same_maps = [same for drawn, same in found if _look_the_same(drawn, row, entered)]
+        if same_maps:
+            same_maps[0].append(name)
         else:
             found.append((row, []))
     if not found:
-        raise ValueError("`analysis` must have a row that is safe by theorem; add one_step or retrace.")
+        raise ValueError("`analysis` must have a row that is safe by theorem; got none. Add one_step or retrace.")
     shown = found[: NUM_MAPS if traces is None else None]
     return sorted(shown, key=lambda one: -np.asarray(one[0].eta)[entered].max())
 
 
 def _layout(num_rows: int, num_columns: int, num_maps: int) -> tuple[float, int]:
-    """The side of a cell in pixels, and how many maps stand abreast; smaller cells where all would be too tall."""
-    side = min(56.0, LONGEST / num_columns, LONGEST / num_rows)
+    """Return the side of a cell in pixels and the number of maps in a row; cells shrink if all would be too tall."""
+    side = min(56.0, MAX_MAP_SIDE / num_columns, MAX_MAP_SIDE / num_rows)
     while True:
-        side = math.floor(side) if side >= 4 else side
-        width = max(num_columns * side, NARROWEST)
-        fitting = max(1, int((WIDEST + GAP) // (width + GAP)))
-        abreast = 2 if num_maps == 4 and fitting >= 2 else min(fitting, num_maps)
+        if side >= 4:
+            side = math.floor(side)
+        width = max(num_columns * side, MIN_MAP_WIDTH)
+        fitting = max(1, int((MAX_WIDTH + GAP) // (width + GAP)))
+        abreast = min(fitting, num_maps)
+        if num_maps == 4 and fitting >= 2:
+            abreast = 2
         height = math.ceil(num_maps / abreast) * (num_rows * side + HEAD)
-        if height <= TALLEST or side * max(num_rows, num_columns) < HEAD:
+        if height <= MAX_HEIGHT or side * max(num_rows, num_columns) < HEAD:
             return side, abreast
         side *= 0.9
 
 
-def _alike(one: Row, other: Row, entered: np.ndarray) -> bool:
-    return bool(abs(np.asarray(one.eta).max(1) - np.asarray(other.eta).max(1))[entered].max(initial=0) <= ALIKE)
+def _look_the_same(one: Row, other: Row, entered: np.ndarray) -> bool:
+    difference = abs(np.asarray(one.eta).max(1) - np.asarray(other.eta).max(1))
+    return bool(difference[entered].max(initial=0) <= SAME_MAP)
 
 
 def _entered(analysis: Analysis) -> np.ndarray:
-    """(X,) where a step may be taken: the first states, and what μ gets to from them before an episode ends."""
+    """Return where steps are taken, (X,): the start states, and what μ reaches from them within an episode."""
     mdp = analysis.mdp
-    going = (mdp.continuing > 0) & (analysis.mu.ravel()[mdp.rows] > 0)
-    origin, successor = mdp.rows[going] // mdp.num_actions, mdp.successor[going]
-    entered, count = mdp.start > 0, -1
+    is_possible = (mdp.continuing > 0) & (analysis.mu.ravel()[mdp.rows] > 0)
+    origin = mdp.rows[is_possible] // mdp.num_actions
+    successor = mdp.successor[is_possible]
+    entered = mdp.start > 0
+    count = -1
     while entered.sum() > count:
         count = entered.sum()
         entered = entered.copy()
@@ -131,13 +150,14 @@ def _entered(analysis: Analysis) -> np.ndarray:
 def _cells(
     cells: list[dict[str, Any]], words: list[dict[str, Any]], *, size: tuple[float, float], side: float, width: float
 ) -> list[alt.Chart]:
-    """In pixels, y downwards."""
+    """Return the layers of the maps, in pixels with y downwards."""
     x = alt.X("x:Q", axis=None).scale(domain=[0, size[0]], nice=False)
     y = alt.Y("y:Q", axis=None).scale(domain=[size[1], 0], nice=False)
     known = [cell for cell in cells if cell["eta"] is not None]
     unknown = [cell for cell in cells if cell["eta"] is None]
     tenths = [10 * cell["eta"] for cell in known]
-    low, high = max(0, min(9, math.floor(min(tenths)))), max(1, math.ceil(max(tenths) - 1e-9))
+    low = max(0, min(9, math.floor(min(tenths))))
+    high = max(1, math.ceil(max(tenths) - 1e-9))
     legend = alt.Legend(
         title="η",
         orient="none",

@@ -1,6 +1,6 @@
-"""What was found, in sentences: for the top of the page, and for the end of the terminal's output.
+"""The findings of a report in a few sentences, for the top of the page and the end of the terminal's output.
 
-A sentence says what the numbers say, with an interval, and whether that is enough for a verdict.
+A sentence gives the numbers with their intervals.
 """
 
 from collections.abc import Sequence
@@ -12,27 +12,27 @@ from offtrace.experiments.results import Study
 from offtrace.experiments.store import OVER
 from offtrace.experiments.theory import BEHAVIOUR_EPSILON, TARGET_EPSILON, Contraction, contractions
 from offtrace.mdp import SMALL_WORLD
-from offtrace.report.names import counted, named
+from offtrace.report.names import named
 from offtrace.scores import Comparison, Interval
 from offtrace.scores.comparison import LEVEL, Stretch
-from offtrace.scores.verdicts import FEWEST
+from offtrace.scores.verdicts import MIN_SEEDS
 
-ASKED = (
-    "Munos et al. (2016) ask how to learn from data that another policy made. Their answer: Retrace(λ) and TB(λ) are "
-    "safe whatever the data, Q(λ) is not; and with long traces they learn faster than one-step updates, and DQN."
+QUESTION = (
+    "Munos et al. (2016) ask how to learn from data that another policy collected. Their answer: "
+    "Retrace(λ) and TB(λ) are safe for any data, while Q(λ) is not; and with long traces they "
+    "learn faster than one-step updates and DQN."
 )
 
-
 SCORES: tuple[Stretch, ...] = ("final", "evaluation")
-"""The two scores that everything is told of: the training return, under exploration, and that at ε ≈ 0."""
+"""The two scores of every table: the training return, under exploration, and the return at ε ≈ 0."""
 SCORE_NAMES = {"final": "training score", "evaluation": "evaluation at ε ≈ 0"}
 SIGNS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
-"""Of verdicts, in the terminal and on the page."""
+"""Signs of verdicts, in the terminal and on the page."""
 SHORT_SCORES = {"final": "training", "evaluation": "at ε ≈ 0"}
 
 
 class Materials(NamedTuple):
-    """What sentences are made of; whatever is not there is not spoken of."""
+    """The results that the findings are about; what is missing is not mentioned."""
 
     theory: Sequence[Contraction] = ()
     tables: Comparison | None = None
@@ -40,7 +40,7 @@ class Materials(NamedTuple):
 
 
 def materials_of(studies: Sequence[Study]) -> Materials:
-    """Of a report: its first study, and the theory of its MDPs where those are the small world."""
+    """Return the first study of a report, and the theory of its MDPs if they are the small world."""
     if not studies:
         return Materials()
     theory: Sequence[Contraction] = ()
@@ -51,12 +51,12 @@ def materials_of(studies: Sequence[Study]) -> Materials:
 
 
 def scores_of(comparison: Comparison) -> list[Stretch]:
-    """Those of the two scores that there are."""
+    """Return which of the two scores a comparison has."""
     return [stretch for stretch in SCORES if comparison.runs.get(stretch) or stretch == "final"]
 
 
 def different_runs(study: Study) -> int:
-    """Of a study: its stored runs that are over, or those that it compares; a copy counts once."""
+    """Return the number of stored runs of a study that are over, else of those compared; a copy counts once."""
     if study.runs:
         return sum(study.num_by_status.get(status, 0) for status in OVER)
     cells = study.comparison.runs.get("final", {})
@@ -64,7 +64,7 @@ def different_runs(study: Study) -> int:
 
 
 def _is_small_world(study: Study) -> bool:
-    """Whether its MDPs and policies are those of the small world, so that its theory is theirs."""
+    """Return whether the MDPs and policies of a study are those of the small world, so that its theory applies."""
     specs = [run.spec for run in study.runs]
     if not specs or not set(study.comparison.games) <= set(SMALL_WORLD):
         return False
@@ -74,19 +74,19 @@ def _is_small_world(study: Study) -> bool:
 
 
 def stretch_of(comparison: Comparison) -> Stretch:
-    """The score that findings speak of: the evaluation at ε ≈ 0 where there is one."""
+    """Return the score that findings are about: the evaluation at ε ≈ 0 if there is one."""
     return "evaluation" if comparison.runs.get("evaluation") else "final"
 
 
 def findings(materials: Materials) -> list[str]:
-    """Three sentences at most: safety, what traces bring, and what is behind the distance to DQN."""
+    """Return up to three sentences: on safety, on the gain by traces, and on the difference to DQN."""
     return [each for each in (_safety(materials), _speed(materials), _distance(materials)) if each]
 
 
 def difference(
     comparison: Comparison, one: tuple[str, float], other: tuple[str, float], stretch: Stretch
 ) -> Interval | None:
-    """The average of one algorithm and λ less that of another, on the scale of levels; None without runs."""
+    """Return the average level of one algorithm and λ minus that of another; None without runs."""
     if not {one[0], other[0]} <= set(comparison.algorithms):
         return None
     blocks = comparison.blocks("level", stretch)
@@ -97,7 +97,7 @@ def difference(
         weights[0, blocks.algorithms.index(name), blocks.lambdas.index(lambda_)] += sign
     found = blocks.estimate(weights)
     low = high = None
-    if found.num_rows[0] >= FEWEST and found.has_spread[0]:
+    if found.num_rows[0] >= MIN_SEEDS and found.has_spread[0]:
         low, high = (float(end[0]) for end in found.interval(LEVEL))
     return Interval(float(found.value[0]), low, high, blocks.num_runs, blocks.reason)
 
@@ -115,28 +115,33 @@ def _safety(materials: Materials) -> str:
         }
         safe = max(worst["retrace"], worst["tree_backup"])
         parts.append(
-            f"in theory one step of Q(λ) can make an error {worst['q_lambda']:.3g} times as large at λ = {last:g}, "
-            f"while Retrace and TB shrink it to {safe:.2f} or less"
+            f"in theory, at λ = {last:g}, one step of Q(λ) can multiply an error by {worst['q_lambda']:.3g}, while "
+            f"Retrace and TB multiply it by at most {safe:.2f}"
         )
-    in_tables = _fall(materials.tables)
-    if in_tables:
-        parts.append(f"in tables {in_tables}")
-    with_networks = _fall(None if materials.networks is None else materials.networks.comparison)
-    if with_networks:
-        parts.append(f"with networks {with_networks}")
-    return f"Safety: {'; '.join(parts)}." if parts else ""
+    with_tables = _q_and_retrace(materials.tables)
+    if with_tables:
+        parts.append(f"with tables, {with_tables}")
+    if materials.networks is not None:
+        with_networks = _q_and_retrace(materials.networks.comparison)
+        if with_networks:
+            parts.append(f"with networks, {with_networks}")
+    if not parts:
+        return ""
+    return f"Safety: {'; '.join(parts)}."
 
 
-def _fall(comparison: Comparison | None) -> str:
-    """What Q(λ) and Retrace do between the smallest and the largest λ."""
+def _q_and_retrace(comparison: Comparison | None) -> str:
+    """Return the change of Q(λ) from the smallest to the largest λ, and its difference to Retrace there."""
     if comparison is None or len(comparison.lambdas) < 2:
         return ""
-    stretch, first, last = stretch_of(comparison), comparison.lambdas[0], comparison.lambdas[-1]
+    stretch = stretch_of(comparison)
+    first = comparison.lambdas[0]
+    last = comparison.lambdas[-1]
     q = next((name for name in ("q_lambda", "q_star") if name in comparison.algorithms), None)
     if q is None or "retrace" not in comparison.algorithms:
         return ""
-    beside = difference(comparison, (q, last), ("retrace", last), stretch)
-    if beside is None:
+    to_retrace = difference(comparison, (q, last), ("retrace", last), stretch)
+    if to_retrace is None:
         return ""
     levels = comparison.averages("level", stretch)
     value = {
@@ -145,12 +150,12 @@ def _fall(comparison: Comparison | None) -> str:
     }
     return (
         f"{named(q)} goes from {_score(value[q, first])} at λ = {first:g} to {_score(value[q, last])} at λ = "
-        f"{last:g}, where Retrace is at {_score(value['retrace', last])} (difference {told(beside)})"
+        f"{last:g}, where Retrace has {_score(value['retrace', last])} (difference {with_interval(to_retrace)})"
     )
 
 
 def _speed(materials: Materials) -> str:
-    """What Retrace and TB gain by their traces."""
+    """Return the gain of Retrace and TB by their traces."""
     study = materials.networks
     comparison = study.comparison if study else materials.tables
     if comparison is None or "retrace" not in comparison.algorithms or 0.0 not in comparison.lambdas:
@@ -166,20 +171,23 @@ def _speed(materials: Materials) -> str:
                 parts.append((name, lambda_, found))
     if not parts:
         return ""
-    told_of = [(name, x, found) for name, x, found in parts if x == comparison.lambdas[-1]]
-    above = [found.low > 0 for _, _, found in parts if found.low is not None]
-    most = " and ".join(f"{named(name).replace('λ', f'{x:g}')} gains {told(found)}" for name, x, found in told_of)
-    sentence = f"Traces: compared with the same learner without a trace (λ = 0), {most}"
-    if len(above) < len(parts):
+    gains = " and ".join(
+        f"{named(name).replace('λ', f'{x:g}')} gains {with_interval(found)}"
+        for name, x, found in parts
+        if x == comparison.lambdas[-1]
+    )
+    sentence = f"Traces: compared with the same learner without a trace (λ = 0), {gains}"
+    is_above = [found.low > 0 for _, _, found in parts if found.low is not None]
+    if len(is_above) < len(parts):
         return f"{sentence}; there are too few seeds for intervals."
     return (
-        f"{sentence}; by their intervals {sum(above)} of {counted(len(parts), 'setting')} of Retrace and TB with "
-        f"λ > 0 {'is' if sum(above) == 1 else 'are'} above it."
+        f"{sentence}. The whole interval of the gain is above 0 in {sum(is_above)} of {len(parts)} combinations of "
+        "Retrace or TB with a λ > 0."
     )
 
 
 def _distance(materials: Materials) -> str:
-    """From DQN to Retrace, one thing at a time."""
+    """Return the difference from DQN to Retrace, one step of the ladder at a time."""
     study = materials.networks
     if study is None:
         return ""
@@ -189,7 +197,7 @@ def _distance(materials: Materials) -> str:
     stretch = stretch_of(ladder)
     steps = (("target", "control"), ("double", "target"), ("windows", "double"), ("trace", "windows"))
     words = {
-        "target": "its target policy",
+        "target": "the target policy",
         "double": "double Q-learning",
         "windows": "windows without a trace",
         "trace": "the trace",
@@ -198,27 +206,29 @@ def _distance(materials: Materials) -> str:
     for rung, before in steps:
         found = difference(ladder, (rung, 1.0), (before, 1.0), stretch)
         if found is not None:
-            parts.append(f"{words[rung]} {told(found)}")
+            parts.append(f"{words[rung]} {with_interval(found)}")
     whole = difference(ladder, ("trace", 1.0), ("control", 1.0), stretch)
     if whole is None or not parts:
         return ""
-    return f"DQN: from DQN to Retrace it is {told(whole)}; of that, {', '.join(parts)}."
+    return f"DQN: Retrace minus DQN is {with_interval(whole)}, made up of {', '.join(parts)}."
 
 
 def _against_baseline(comparison: Comparison) -> str:
-    baseline, stretch = comparison.baseline, stretch_of(comparison)
+    baseline = comparison.baseline
+    stretch = stretch_of(comparison)
     if baseline is None or "retrace" not in comparison.algorithms or not comparison.lambdas:
         return ""
     last = comparison.lambdas[-1]
     found = difference(comparison, ("retrace", last), (baseline, last), stretch)
     if found is None:
         return ""
-    return f"{named(baseline)}: Retrace({last:g}) less {named(baseline)} is {told(found)}."
+    return f"{named(baseline)}: Retrace({last:g}) minus {named(baseline)} is {with_interval(found)}."
 
 
-def told(found: Interval) -> str:
-    """
-    >>> told(Interval(0.25, 0.1, 0.4, 32)), told(Interval(-0.5, None, None, 2))
+def with_interval(found: Interval) -> str:
+    """Return a difference with its interval.
+
+    >>> with_interval(Interval(0.25, 0.1, 0.4, 32)), with_interval(Interval(-0.5, None, None, 2))
     ('+0.25 [+0.10, +0.40]', '−0.50')
     """
     value = _signed(found.value)

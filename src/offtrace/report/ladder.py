@@ -1,4 +1,4 @@
-"""The ladder from DQN to Retrace as rows: for the page, for its CSV file and for the terminal."""
+"""The ladder from DQN to Retrace as rows, for the page, its CSV file and the terminal."""
 
 from typing import NamedTuple
 
@@ -9,18 +9,18 @@ from offtrace.scores.comparison import Stretch
 
 
 class RungRow(NamedTuple):
-    """A rung with its averages over games, and its differences to the rung that it is compared with."""
+    """A rung, its averages over games, and its differences to the rung that it is compared with."""
 
     name: str
     title: str
     before: str | None
-    """The rung that it is compared with; None if that was not run."""
+    """The rung that it is compared with; None if it was not run."""
     values: dict[Stretch, float]
     differences: dict[Stretch, Interval | None]
 
 
 def rung_rows(ladder: Comparison) -> list[RungRow]:
-    """The rungs that were run, from DQN upwards."""
+    """Return the rungs that were run, from DQN upwards."""
     averages = {stretch: ladder.averages("level", stretch) for stretch in scores_of(ladder)}
     rows = []
     for rung in RUNGS:

@@ -1,4 +1,4 @@
-"""Names of algorithms in charts and tables."""
+"""Display names of algorithms, in charts and tables."""
 
 from offtrace.experiments import ladder
 from offtrace.traces import TRACES
@@ -6,12 +6,12 @@ from offtrace.traces import TRACES
 NAMES = {name: cls.title for name, cls in TRACES.items()} | {"q_star": "Q*(λ)", "dqn": "DQN"}
 """The title of every trace; Q*(λ) of the paper's tables, which is Q(λ) with a greedy target policy; and DQN."""
 VARIANTS = {"exploration": "exploring", "greedy": "greedy", "double": "double", "single": "single"}
-"""What follows a dot in the name of an algorithm: its target policy, or the number of its networks."""
+"""Display names of the parts after a dot: the target policy, and whether it is computed by two networks."""
 RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 
 
 def named(algorithm: str) -> str:
-    """Return the title of an algorithm, or its name where it has no title.
+    """Return the display name of an algorithm; the name itself if there is none.
 
     >>> named("tree_backup"), named("dqn.exploration"), named("mine")
     ('TB(λ)', 'DQN (exploring)', 'mine')
@@ -27,7 +27,8 @@ def named(algorithm: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """
+    """Return a number with its noun in singular or plural.
+
     >>> counted(1, "game"), counted(6000, "game")
     ('1 game', '6,000 games')
     """

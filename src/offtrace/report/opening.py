@@ -1,4 +1,4 @@
-"""The pictures at the top of the page: a few algorithms against λ, small, on an axis that is given."""
+"""The charts at the top of the page: a few algorithms against λ, in theory, in tables and with networks."""
 
 import math
 from collections import Counter
@@ -6,31 +6,40 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from offtrace.experiments.theory import TRACES, Contraction
-from offtrace.report.charts import alt, colour, dash, end_labels, finished, lambda_axis, number_format
+from offtrace.report.charts import (
+    ChartRows,
+    alt,
+    bands,
+    colour,
+    dash,
+    end_labels,
+    finished,
+    lambda_axis,
+    number_format,
+)
 from offtrace.report.comparisons import scale_words
-from offtrace.report.findings import Materials, stretch_of
+from offtrace.report.findings import SCORE_NAMES, Materials, stretch_of
 from offtrace.report.names import counted, named
 from offtrace.report.page import Section
-from offtrace.scores import Comparison
-from offtrace.scores.comparison import is_baseline
+from offtrace.scores import Comparison, is_baseline
 
-WIDTH, HEIGHT = 360, 280
-LABEL_ROOM, LABEL_WIDTH = 16, 190
-"""Pixels that the text of a reference needs above it, and may have along it."""
-
-
+# In pixels:
+WIDTH = 360
+HEIGHT = 280
+LABEL_ROOM = 16
+"""Height that the text of a reference line needs."""
+LABEL_WIDTH = 190
+"""Largest width of the text of a reference line."""
 POINT_ROOM = 8
-"""Pixels between the first and the last points and the sides of the frame."""
+"""Distance of the first and last points from the sides of the frame."""
 
-
-SHOWN = ("retrace", "tree_backup", "q_lambda", "q_star", "dqn", "one_step")
-"""Algorithms that are drawn there, where they are."""
-NORMS = (0.0, 3.0)
+SHOWN_ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "q_star", "dqn", "one_step")
+NORM_DOMAIN = (0.0, 3.0)
 """The axis of contraction norms; larger ones are drawn at its top."""
 
 
 class Point(NamedTuple):
-    """A value at one λ, and the ends of its interval where it has one."""
+    """A value at one λ, and the ends of its interval, if any."""
 
     lambda_: float
     value: float
@@ -39,25 +48,24 @@ class Point(NamedTuple):
 
 
 def opening(materials: Materials) -> Section | None:
-    """Theory, tables, networks, side by side; those that there are."""
+    """Return the charts of theory, tables and networks, those that there are; None if there are none."""
     charts = {}
     if materials.theory:
         charts["opening_theory"] = _theory_panel(materials.theory)
-    parts = {"tables": materials.tables, "networks": None}
+    tables = _level_panel(materials.tables, "With tables")
+    if tables is not None:
+        charts["opening_tables"] = tables
     if materials.networks is not None:
-        parts["networks"] = materials.networks.comparison
-    for name, comparison in parts.items():
-        if comparison is not None:
-            panel = _level_panel(comparison, "In tables" if name == "tables" else "With networks")
-            if panel is not None:
-                charts[f"opening_{name}"] = panel
+        networks = _level_panel(materials.networks.comparison, "With networks")
+        if networks is not None:
+            charts["opening_networks"] = networks
     if not charts:
         return None
     return Section("Is it safe to use a large λ?", charts=charts, small=True)
 
 
 def _theory_panel(found: Sequence[Contraction]) -> alt.LayerChart:
-    games = {each.game for each in found}
+    games = counted(len({each.game for each in found}), "MDP")
     lines = {}
     for trace in TRACES:
         lambdas = sorted({each.lambda_ for each in found if each.trace == trace})
@@ -67,22 +75,24 @@ def _theory_panel(found: Sequence[Contraction]) -> alt.LayerChart:
     return lambda_panel(
         lines,
         title="In theory",
-        subtitle=f"The most that one step can multiply an error by; the worst of {counted(len(games), 'MDP')}.",
+        subtitle=f"Largest factor by which one step can multiply an error; the worst of {games}.",
         y_title="‖A‖",
-        domain=NORMS,
-        reference=(1.0, "above: errors can grow"),
+        domain=NORM_DOMAIN,
+        reference=(1.0, "above 1 errors can grow"),
     )
 
 
-def _level_panel(comparison: Comparison, title: str) -> alt.LayerChart | None:
-    """Averages by λ; None where there is none, or a single λ."""
+def _level_panel(comparison: Comparison | None, title: str) -> alt.LayerChart | None:
+    """Return a chart of averages by λ; None without averages at two or more λ."""
+    if comparison is None:
+        return None
     stretch = stretch_of(comparison)
     averages = comparison.averages("level", stretch)
     if len(averages.lambdas) < 2 or not averages.num_games:
         return None
     lines = {}
     for a, name in enumerate(averages.algorithms):
-        if name not in SHOWN:
+        if name not in SHOWN_ALGORITHMS:
             continue
         points = []
         for i, lambda_ in enumerate(averages.lambdas):
@@ -93,18 +103,17 @@ def _level_panel(comparison: Comparison, title: str) -> alt.LayerChart | None:
         lines[name] = points
     if not lines:
         return None
-    what = "the evaluation at ε ≈ 0" if stretch == "evaluation" else "the training score"
     return lambda_panel(
         lines,
         title=title,
-        subtitle=f"By {what}; {scale_words(comparison)}",
+        subtitle=f"{SCORE_NAMES[stretch].capitalize()}. {scale_words(comparison)}",
         y_title="average score",
         domain=(_bottom(lines), 1.0),
     )
 
 
 def _bottom(lines: Mapping[str, Sequence[Point]]) -> float:
-    """Of the axis: 0, or lower where an algorithm is worse than random play, down to −½."""
+    """Return the bottom of the axis: 0, or lower, down to −½, if an algorithm is worse than random play."""
     lowest = min(point.value for points in lines.values() for point in points)
     return max(-0.5, min(0.0, math.floor(4 * lowest) / 4))
 
@@ -118,28 +127,37 @@ def lambda_panel(
     domain: tuple[float, float],
     reference: tuple[float, str] | None = None,
 ) -> alt.LayerChart:
-    """Values of several algorithms against λ, a line for each, with a band where points have intervals.
+    """Return a chart of several algorithms against λ, one line each, with a band if points have intervals.
 
-    `lines` has the points of every algorithm; baselines, which have no λ, are dashed and without points. `domain` is
-    the y axis from its bottom to its top. Values beyond it, infinite ones too, are drawn at its edge and keep their
-    tooltips; nan is left out. `reference` is a dashed horizontal line and what is written along it.
+    `lines` has the points of every algorithm; baselines, which have no λ, are dashed and without
+    points. `domain` is that of the y axis. Values beyond it, also infinite ones, are drawn at its
+    edge and keep their tooltips; nan is left out. `reference` is the height and the text of a
+    dashed horizontal line.
     """
     bottom, top = domain
     if not -math.inf < bottom < top < math.inf:
         raise ValueError(f"`domain` must be two finite numbers, the lower one first; got {domain}.")
     rows = [
-        _row(name, point, domain) for name, points in lines.items() for point in sorted(points) if _is_known(point)
+        _row(name, point, domain)
+        for name, points in lines.items()
+        for point in sorted(points)
+        if math.isfinite(point.lambda_) and not math.isnan(point.value)
     ]
     if not rows:
-        raise ValueError("`lines` must have a point whose λ and value are known; got none.")
+        raise ValueError("`lines` must have a point with a finite λ and a value; got none.")
     algorithms = list(lines)
     lambdas = sorted({row["lambda"] for row in rows})
     room = POINT_ROOM / WIDTH * (lambdas[-1] - lambdas[0])
-    x, paint = lambda_axis(lambdas, room=room, width=WIDTH), colour(algorithms)
+    x = lambda_axis(lambdas, room=room, width=WIDTH)
+    paint = colour(algorithms)
     y = alt.Y("value:Q", title=y_title).scale(domain=[bottom, top], nice=False, zero=False, clamp=True)
     y = y.axis(tickCount=5, format=number_format(domain))
     at: dict[str, Any] = {"x": x, "y": y, "color": paint}
-    layers = [*_reference(reference, domain), *_bands(rows, x, y_title, paint)]
+    rows_with_band = [row for row in rows if "low" in row]
+    layers = [
+        *_reference(reference, domain),
+        *bands(rows_with_band, x, alt.Y("low:Q", title=y_title), paint),
+    ]
     line = alt.MarkDef(type="line", strokeWidth=2.5)
     layers.append(alt.Chart(alt.InlineData(values=rows), mark=line).encode(**at, strokeDash=dash(algorithms)))
     layers += _circles(rows, at, y_title, without={named(name) for name in algorithms if is_baseline(name)})
@@ -148,15 +166,12 @@ def lambda_panel(
     return finished(*layers, labels, title=title, subtitle=subtitle, width=WIDTH, height=HEIGHT)
 
 
-def _is_known(point: Point) -> bool:
-    return math.isfinite(point.lambda_) and not math.isnan(point.value)
-
-
 def _row(name: str, point: Point, domain: tuple[float, float]) -> dict[str, Any]:
-    """What is drawn, within the axis, and what its tooltip says."""
+    """Return the data of a point: what is drawn, cut off at the axis, and its tooltip."""
     row: dict[str, Any] = {"algorithm": named(name), "lambda": point.lambda_, "value": _within(point.value, domain)}
     row |= {"shown": _text(point.value), "interval": ""}
-    low, high = point.low, point.high
+    low = point.low
+    high = point.high
     if low is not None and high is not None and not math.isnan(low) and not math.isnan(high):
         row |= {"low": _within(low, domain), "high": _within(high, domain)}
         row["interval"] = f"{_text(low)} to {_text(high)}"
@@ -168,7 +183,8 @@ def _within(value: float, domain: tuple[float, float]) -> float:
 
 
 def _text(value: float) -> str:
-    """
+    """Return a number as text, with typographic signs.
+
     >>> _text(0.12345), _text(float("inf")), _text(float("-inf"))
     ('0.1235', '∞', '−∞')
     """
@@ -177,17 +193,8 @@ def _text(value: float) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
-def _bands(rows: list[dict[str, Any]], x: alt.X, y_title: str, paint: alt.Color) -> list[alt.Chart]:
-    banded = [row for row in rows if "low" in row]
-    if not banded:
-        return []
-    mark = alt.MarkDef(type="area", opacity=0.14)
-    low = alt.Y("low:Q", title=y_title)
-    return [alt.Chart(alt.InlineData(values=banded), mark=mark).encode(x=x, y=low, y2="high:Q", color=paint)]
-
-
-def _circles(rows: list[dict[str, Any]], at: dict[str, Any], y_title: str, *, without: set[str]) -> list[alt.Chart]:
-    """Some algorithms are without, unless they have a single point, which could not be seen otherwise."""
+def _circles(rows: ChartRows, at: dict[str, Any], y_title: str, *, without: set[str]) -> list[alt.Chart]:
+    """Return points, except for the algorithms in `without` that have a line to be seen."""
     counts = Counter(row["algorithm"] for row in rows)
     points = [row for row in rows if row["algorithm"] not in without or counts[row["algorithm"]] == 1]
     if not points:
@@ -201,7 +208,7 @@ def _circles(rows: list[dict[str, Any]], at: dict[str, Any], y_title: str, *, wi
 
 
 def _reference(reference: tuple[float, str] | None, domain: tuple[float, float]) -> list[alt.Chart]:
-    """A line across, and its text on the right: above it, or below where there is no room."""
+    """Return a horizontal line, with its text on the right: above it, or below if there is no room."""
     if reference is None:
         return []
     height, text = reference

@@ -1,17 +1,17 @@
-/* The page's behaviour: theme, tables that sort, charts. Nothing here makes HTML out of text. */
+/* The page's behaviour: theme, sortable tables, charts. Nothing here creates HTML from text. */
 "use strict";
 
-// -- light and dark: as the system says, unless the button was used ------------------------------------------
+// -- theme: that of the system, unless the button was used ---------------------------------------------------
 
 const root = document.documentElement;
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
 function remembered() {
-  try { return localStorage.getItem("offtrace-theme"); } catch { return null; } // files may not have a storage
+  try { return localStorage.getItem("offtrace-theme"); } catch { return null; } // pages opened from a file may have no storage
 }
 
 function remember(theme) {
-  try { localStorage.setItem("offtrace-theme", theme); } catch { /* then it holds for this visit */ }
+  try { localStorage.setItem("offtrace-theme", theme); } catch { /* the choice is kept for this visit only */ }
 }
 
 if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
@@ -33,7 +33,7 @@ function prepareTheme() {
   tell();
 }
 
-// -- tables that sort: a button in every header; numbers first fall, words first rise ------------------------
+// -- sortable tables: a button in every header; numbers sort descending first, words ascending ---------------
 
 function prepareTable(table) {
   const headers = [...table.tHead.rows[0].cells];
@@ -71,13 +71,13 @@ function rowsOf(spec, layer) {
   return layer.data?.values ?? spec.datasets?.[layer.data?.name] ?? [];
 }
 
-/* A chart with a key beside its axes, drawn in their units, cannot become narrow: it moves sideways instead. */
+/* A chart with a key beside its axes, drawn in their units, cannot become narrow: it scrolls sideways instead. */
 function hasKey(spec) {
   return (spec.layer ?? []).some((layer) => layer.mark?.type === "point" && rowsOf(spec, layer).length > 0
     && rowsOf(spec, layer).every((row) => "line" in row && row.x > 1));
 }
 
-/* Names right of where lines end: those that are too long are cut, and give back how much room they take. */
+/* Shortens the names to the right of lines, and returns the width that they take. */
 function limitLabels(spec, size, limit) {
   let widest = 0;
   for (const layer of spec.layer ?? []) {
@@ -91,7 +91,7 @@ function limitLabels(spec, size, limit) {
   return widest;
 }
 
-/* Titles of axes are one line each; on a narrow chart they need two. */
+/* Wraps the titles of x axes on narrow charts. */
 function wrapTitles(spec, most) {
   for (const layer of spec.layer ?? []) {
     const x = layer.encoding?.x;
@@ -108,7 +108,7 @@ function wrapTitles(spec, most) {
 function fitted(spec, plot) {
   const fluid = structuredClone(spec);
   const width = plot.clientWidth, narrow = width < NARROW;
-  fluid.autosize = { type: "fit-x", contains: "padding" }; // what is written beside the axes included
+  fluid.autosize = { type: "fit-x", contains: "padding" }; // including labels beside the axes
   fluid.background = null;
   fluid.padding = { left: 2, top: 10, bottom: 4, right: 8 };
   if (hasKey(spec)) {
@@ -156,11 +156,11 @@ async function draw(plot, specs) {
     const options = { actions: false, ast: true, renderer: "svg", defaultStyle: false, tooltip: showTip };
     const made = await vegaEmbed(plot, fitted(specs[plot.dataset.chart], plot), options);
     drawn.set(plot, { made, width: plot.clientWidth });
-    if (plot.scrollWidth > plot.clientWidth) plot.tabIndex = 0; // so that keys can move it
+    if (plot.scrollWidth > plot.clientWidth) plot.tabIndex = 0; // so that it can be scrolled by keyboard
     plot.dataset.state = "drawn";
   } catch (error) {
     plot.dataset.state = "failed";
-    plot.textContent = "This chart could not be drawn here; its pictures are below.";
+    plot.textContent = "This chart could not be drawn. See the linked pictures.";
     console.error(plot.dataset.chart, error);
   }
 }
@@ -189,7 +189,7 @@ async function prepareCharts() {
   });
   const pause = () => new Promise((resume) => (window.requestIdleCallback ?? setTimeout)(resume));
   let resting = false;
-  async function drawRest() { // those that nobody has scrolled to, for print and for search
+  async function drawRest() { // charts that are not in view yet, for print and search
     if (resting) return;
     resting = true;
     for (const plot of plots) {

@@ -1,8 +1,9 @@
-"""The page of a report: one HTML file with everything in it, which asks no network for anything.
+"""The page of a report: one HTML file that contains everything and loads nothing from a network.
 
-Sections of text, tables and charts go in, and HTML comes out. Names and texts of others are data: all of them are
-escaped here, and what charts need is JSON that cannot end its own element. A policy in the page's head allows the two
-scripts and the one style that are in it, by their checksums, and nothing else: no address, no `eval`.
+Sections of text, tables and charts are rendered as HTML. All names and texts are escaped here, and
+the charts' data are JSON that cannot end its own element. A content security policy in the page's
+head allows the two scripts and the style sheet of the page, by their checksums, and nothing else:
+no address, no `eval`.
 """
 
 import base64
@@ -16,30 +17,42 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from offtrace.report.charts import alt, vl_convert
+from offtrace.report.charts import FORMATS, alt, vl_convert
 
-FORMATS = ("png", "svg", "pdf")
+__all__ = [
+    "FORMATS",
+    "Cell",
+    "Document",
+    "Grid",
+    "Section",
+    "chart_spec",
+    "charts_of",
+    "heading",
+    "render",
+    "script_json",
+]
+
 HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
-"""What cannot be seen but changes what is, such as the direction of writing, or cannot be written at all."""
+"""Invisible characters that change the text around them, such as its direction, or that cannot be written."""
 UNDRAWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""What an SVG cannot hold; who draws one with it ends the program."""
+"""Characters that an SVG cannot hold; drawing one with them would crash the renderer."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Of a table: text, and what else a reader sees of it."""
+    """A cell of a table."""
 
     text: str
     number: float | None = None
-    """By which it sorts; it then stands on the right."""
+    """Sort key; the cell is then aligned to the right."""
     below: str = ""
-    """A second line, smaller: an interval, a reason."""
+    """A second, smaller line: an interval or a reason."""
     kind: str = ""
-    """A class of the style: `best`, `verdict yes`, `verdict no`, `verdict unknown`, `code`."""
+    """A class of the style sheet: `best`, `verdict yes`, `verdict no`, `verdict unknown`, `code`."""
     title: str = ""
-    """What a pointer that rests on it is told."""
+    """Tooltip."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +64,16 @@ class Grid:
     rows: Sequence[Sequence[Cell]]
     sortable: bool = False
     stacked: bool = False
-    """Whether its rows become cards on a phone, rather than move sideways."""
+    """Whether rows become cards on a narrow screen; otherwise the table scrolls sideways."""
     files: Sequence[str] = ()
-    """The same as files, from the page's folder."""
+    """Files with the same table, relative to the page's folder."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a title, paragraphs, tables, charts, then smaller parts.
+    """A section of the page: a title, paragraphs, charts, tables, then subsections.
 
-    `charts` has a name for each, which is that of its files.
+    `charts` maps the names of the charts' files to charts.
     """
 
     title: str
@@ -69,31 +82,33 @@ class Section:
     tables: Sequence[Grid] = ()
     parts: Sequence["Section"] = ()
     small: bool = False
-    """Whether its charts are many and small."""
+    """Whether its charts are small, several in a row."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A whole page: what was asked, what was found, the pictures that show it, then the rest."""
+    """A whole page: the question, the findings, the charts that show them, then the sections."""
 
     title: str
     lead: str
-    """What was asked, or what this is about."""
+    """The question, or the subject."""
     state: Sequence[str]
-    """What a reader must know before anything else: that runs failed, or are still to come."""
+    """What a reader must know first: that runs failed, or are still missing."""
     sections: Sequence[Section]
     foot: Section
     found: Sequence[str] = ()
-    """What was found, in a few sentences; what stands before a colon is their subject."""
+    """The findings, in a few sentences; the text before the colon is the subject."""
     opening: Section | None = None
-    """Pictures that show it, side by side."""
+    """Charts that show the findings, side by side."""
     ran: Sequence[str] = ()
-    """What was run, after the pictures."""
+    """What was run, below the charts."""
 
 
 def render(document: Document, formats: Sequence[str] = FORMATS) -> str:
-    """The page. Charts link to their pictures, `figures/name.png` and so on, in these formats."""
-    style, behaviour, library = _file("page.css"), _closed(_file("page.js")), _library()
+    """Return the page as HTML. Charts link to their pictures, `figures/name.png` and so on, in these formats."""
+    style = _file("page.css")
+    behaviour = _in_own_scope(_file("page.js"))
+    library = _library()
     specs: dict[str, Any] = {}
     opening = ""
     if document.opening is not None:
@@ -116,12 +131,12 @@ def render(document: Document, formats: Sequence[str] = FORMATS) -> str:
         "charts": script_json(specs),
         "library": library,
     }
-    # one pass, so that nothing that was put in is looked at again
+    # In one pass, so that braces in inserted texts are not replaced.
     return re.sub(r"\{(\w+)\}", lambda found: pieces[found[1]], _file("page.html"))
 
 
 def charts_of(sections: Sequence[Section]) -> dict[str, alt.LayerChart]:
-    """All of them, by name."""
+    """Return all charts of sections and their subsections, by name."""
     found: dict[str, alt.LayerChart] = {}
     for section in sections:
         found |= section.charts
@@ -130,12 +145,13 @@ def charts_of(sections: Sequence[Section]) -> dict[str, alt.LayerChart]:
 
 
 def chart_spec(chart: alt.LayerChart) -> dict[str, Any]:
-    """What is drawn, with names that can be: what an SVG cannot hold is spelt out."""
+    """Return the specification of a chart, with characters that an SVG cannot hold escaped."""
     return _drawable(chart.to_dict())
 
 
 def _drawable(value: Any) -> Any:
-    r"""
+    r"""Return a value with characters that an SVG cannot hold escaped in all its texts.
+
     >>> print(_drawable({"name": ["a\x1b[31m"]})["name"][0])
     a\x1b[31m
     """
@@ -149,7 +165,7 @@ def _drawable(value: Any) -> Any:
 
 
 def script_json(value: Any) -> str:
-    r"""JSON for a script element: it cannot end the element, nor begin a comment or another script in it.
+    r"""Return JSON for a script element: it cannot end the element, nor start a comment or another script in it.
 
     >>> script_json({"name": "</script><!--"})
     '{"name":"\\u003c/script\\u003e\\u003c!--"}'
@@ -163,7 +179,7 @@ def script_json(value: Any) -> str:
 
 
 def _found(sentences: Sequence[str]) -> str:
-    """A list, with the subject of each sentence in bold."""
+    """Return the findings as a list, with the subject of each sentence in bold."""
     if not sentences:
         return ""
     items = []
@@ -174,34 +190,29 @@ def _found(sentences: Sequence[str]) -> str:
 
 
 def _section(section: Section, anchor: str, specs: dict[str, Any], formats: Sequence[str], level: int = 2) -> str:
-    """A chart that is alone has its own title as the section's, below that of a study."""
+    """Return a section as HTML. One with a single chart and nothing else has no title but that of the chart."""
     others = section.tables or section.parts or section.paragraphs or section.small
-    alone = level > 2 and len(section.charts) == 1 and not others
-    inner = level if alone else level + 1
+    is_single_chart = level > 2 and len(section.charts) == 1 and not others
+    inner = level if is_single_chart else level + 1
     figures = [_figure(name, chart, inner, specs, formats) for name, chart in section.charts.items()]
     grids = [_grid(each) for each in section.tables]
     parts = [_section(each, f"{anchor}-{i}", specs, formats, level + 1) for i, each in enumerate(section.parts, 1)]
     if len(figures) == len(grids) == 1:
         body = ['<div class="pair">', *grids, *figures, "</div>"]
     else:
-        kind = "charts small" if section.small else "charts"
-        body = [*([f'<div class="{kind}">', *figures, "</div>"] if figures else []), *grids]
-    return "\n".join(
-        [
-            f'<section id="{anchor}">',
-            *([] if alone else [f"<h{level}>{_text(section.title)}</h{level}>"]),
-            *(f"<p>{_prose(each)}</p>" for each in section.paragraphs),
-            *body,
-            *parts,
-            "</section>",
-        ]
-    )
+        body = grids
+        if figures:
+            kind = "charts small" if section.small else "charts"
+            body = [f'<div class="{kind}">', *figures, "</div>", *grids]
+    title = [] if is_single_chart else [f"<h{level}>{_text(section.title)}</h{level}>"]
+    paragraphs = [f"<p>{_prose(each)}</p>" for each in section.paragraphs]
+    return "\n".join([f'<section id="{anchor}">', *title, *paragraphs, *body, *parts, "</section>"])
 
 
 def _figure(name: str, chart: alt.LayerChart, level: int, specs: dict[str, Any], formats: Sequence[str]) -> str:
-    """Its title is taken out of the drawing, where it could not wrap."""
+    """Return a chart as a figure. Its title becomes a heading, as text in the drawing cannot wrap."""
     if name in specs or not re.fullmatch(r"[\w.-]+", name):
-        raise ValueError(f"`charts` must have names of letters, digits, - and _, a different one each; got {name!r}.")
+        raise ValueError(f"`charts` must have unique names of letters, digits, - and _; got {name!r}.")
     spec = chart_spec(chart)
     title, lines = heading(spec)
     specs[name] = {key: value for key, value in spec.items() if key not in ("title", "$schema", "background")}
@@ -216,12 +227,16 @@ def _figure(name: str, chart: alt.LayerChart, level: int, specs: dict[str, Any],
 
 
 def heading(spec: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The title of a chart, and the lines under it."""
+    """Return the title of a chart and the lines of its subtitle."""
     title = spec.get("title") or {}
     if isinstance(title, str):
         return title, []
     text, lines = (title.get(key) or [] for key in ("text", "subtitle"))
-    return text if isinstance(text, str) else " ".join(text), [lines] if isinstance(lines, str) else list(lines)
+    if not isinstance(text, str):
+        text = " ".join(text)
+    if isinstance(lines, str):
+        lines = [lines]
+    return text, list(lines)
 
 
 def _grid(grid: Grid) -> str:
@@ -239,42 +254,50 @@ def _grid(grid: Grid) -> str:
         f'<a href="{html.escape(file, quote=True)}">{_text(file.rpartition(".")[2].upper())}</a>'
         for file in grid.files
     )
+    if links:
+        links = f'<p class="links">{links}</p>'
     return (
         f'<div class="grid"><p class="caption" aria-hidden="true">{_text(grid.caption)}</p>'
         f'<div class="scroll" role="region" aria-label="{_text(grid.caption)}" tabindex="0">'
         f'<table{kinds} aria-label="{_text(grid.caption)}">'
-        f"<thead><tr>{header}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
-        + (f'<p class="links">{links}</p>' if links else "")
-        + "</div>"
+        f"<thead><tr>{header}</tr></thead>\n<tbody>{rows}</tbody></table></div>{links}</div>"
     )
 
 
 def _cell(cell: Cell, column: str, is_number: bool, is_first: bool) -> str:
     sort = f' data-sort="{cell.number!r}"' if cell.number is not None else ""
     title = f' title="{_text(cell.title)}"' if cell.title else ""
-    tag, place = ("th", ' scope="row"') if is_first else ("td", f' data-label="{_text(column)}"')
-    text, kind = _text(cell.text), cell.kind
+    tag, place = "td", f' data-label="{_text(column)}"'
+    if is_first:
+        tag, place = "th", ' scope="row"'
+    text = _text(cell.text)
+    kind = cell.kind
     if kind.startswith("verdict"):
-        text, kind = f'<span class="{kind}">{text}</span>', ""
+        text = f'<span class="{kind}">{text}</span>'
+        kind = ""
     elif kind == "code":
-        text, kind = f"<code>{text}</code>", ""
-    below = f'<span class="{"range" if is_number else "why"}">{_text(cell.below)}</span>' if cell.below else ""
+        text = f"<code>{text}</code>"
+        kind = ""
+    below = ""
+    if cell.below:
+        below = f'<span class="{"range" if is_number else "why"}">{_text(cell.below)}</span>'
     inner = f"<span>{text}{below}</span>" if text else ""
     return f"<{tag}{place}{_kind('number' if is_number else '', kind)}{sort}{title}>{inner}</{tag}>"
 
 
 def _kind(*names: str) -> str:
+    """Return the class attribute of an element; empty without names."""
     shown = " ".join(name for name in names if name)
     return f' class="{shown}"' if shown else ""
 
 
 def _prose(text: str) -> str:
-    """Escaped, and what is in backticks as code."""
+    """Return a text escaped, with parts in backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(text))
 
 
 def _text(text: str) -> str:
-    """Escaped, on one line, with nothing hidden in it."""
+    """Return a text escaped, on one line, without invisible characters."""
     return html.escape(HIDDEN.sub("\ufffd", " ".join(text.split())), quote=True)
 
 
@@ -282,6 +305,7 @@ def _text(text: str) -> str:
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """Return the content security policy of the page."""
     allowed = {"script-src": scripts, "style-src": styles}
     rules = [f"{what} {' '.join(_checksum(each) for each in texts)}" for what, texts in allowed.items()]
     return "; ".join(["default-src 'none'", *rules, "img-src data:", "base-uri 'none'", "form-action 'none'"])
@@ -293,15 +317,15 @@ def _checksum(text: str) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as vl-convert has them: about a megabyte, and nothing to download."""
+    """Return Vega, Vega-Lite and Vega-Embed from vl-convert: about a megabyte, without a download."""
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    return _closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version))
+    return _in_own_scope(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version))
 
 
-def _closed(script: str) -> str:
-    """With names of its own, whatever other scripts there are."""
+def _in_own_scope(script: str) -> str:
+    """Return a script whose names do not clash with those of other scripts."""
     if "</script" in script.lower() or "<!--" in script:
-        raise ValueError("a script must not have what would end its element.")
+        raise ValueError("a script must not contain text that ends its element.")
     return f"(() => {{\n{script}\n}})();"
 
 

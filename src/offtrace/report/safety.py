@@ -1,4 +1,4 @@
-"""The safety table as a picture: what speed costs in variance, a point for each row of an `Analysis`."""
+"""The safety table as a chart: contraction against variance, one point per row of an `Analysis`."""
 
 import math
 from collections.abc import Sequence
@@ -7,43 +7,54 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.report.charts import COLOURS, alt, finished
+from offtrace.report.charts import COLOURS, OTHER_COLOURS, alt, finished
 from offtrace.safety import Analysis, Row
 from offtrace.safety.rows import BY_THEOREM
 from offtrace.traces import WITHOUT_LAMBDA
 
-WIDTH, HEIGHT = 560, 400
+WIDTH = 560
+HEIGHT = 400
 BAND = 0.1
-"""Of an axis, for what has no place on it: 0, and infinity."""
-GREY, INK, SHADE = "#767676", "#222222", "#F2F2F2"
+"""Share of an axis that is reserved for 0, and for infinity."""
+GREY = "#767676"
+INK = "#222222"
+SHADE = "#F2F2F2"
 TRACE_COLOURS = {
     "retrace": COLOURS["retrace"],
     "tree_backup": COLOURS["tree_backup"],
     "q_lambda": COLOURS["q_star"],
     "one_step": COLOURS["dqn"],
 }
-OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6D1C", "#7A4FA3", "#A31F34", "#5B8C5A")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
-SMALLEST, LARGEST = 36, 170
-"""Areas of a point at the least λ and at the largest."""
+SMALLEST = 36
+"""Area of a point at the smallest λ."""
+LARGEST = 170
+"""Area of a point at the largest λ."""
+RING = 480
+"""Area of the ring around the recommended point."""
 ROUNDING = 1e-7
-"""Of the largest standard deviation: a variance is a difference of squares, and its root is 0 up to this."""
+"""Smaller standard deviations, relative to the largest, are 0: a variance is a difference of squares."""
 
 
 def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
-    """Steps of R until the error is small, against the standard deviation of a sampled target; a point for each row.
+    """Return a chart of steps of R until the error is small against the standard deviation of a sampled target.
 
-    Both axes are logarithmic. What has no place on them has a band of its own: diverging rows on the right, infinite
-    variance at the top, no variance at the bottom. Traces with the same numbers at every λ are drawn once.
+    There is one point per row. Both axes are logarithmic, with bands for diverging rows on the
+    right, infinite variance at the top and no variance at the bottom. Traces with the same numbers
+    at every λ are drawn once.
     """
     twins = analysis.twins()
     rows = [row for row in analysis.rows if row.trace not in twins and _can_be_drawn(row)]
     if not rows:
-        raise ValueError("`analysis` must have a row whose steps are known; this MDP is too large for a picture.")
-    steps, spreads = [row.iterations or 0.0 for row in rows], [math.sqrt(row.target_variance) for row in rows]
+        raise ValueError(
+            "`analysis` must have a row with a known number of steps; got none, as the MDP is too large."
+        )
+    steps = [row.iterations or 0.0 for row in rows]
+    spreads = [math.sqrt(row.target_variance) for row in rows]
     least = ROUNDING * max((spread for spread in spreads if math.isfinite(spread)), default=0.0)
     heights = [0.0 if spread <= least else spread for spread in spreads]
-    across, up = _Axis.of(steps), _Axis.of(heights)
+    across = _Axis.of(steps)
+    up = _Axis.of(heights)
     sizes = _sizes(rows)
     styles = _styles(list(dict.fromkeys(row.trace for row in rows)))
     best = _drawn(analysis.best, rows, twins)
@@ -52,10 +63,10 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
             "trace": row.trace,
             "lambda": row.lambda_,
             "verdict": row.verdict,
-            "steps": _told(step),
-            "standard deviation": _told(spread),
-            "norm": _told(row.contraction),
-            "radius": _told(row.radius),
+            "steps": _json_number(step),
+            "standard deviation": _json_number(spread),
+            "norm": _json_number(row.contraction),
+            "radius": _json_number(row.radius),
             "recommended": row is best,
             "x": x,
             "y": y,
@@ -68,7 +79,7 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
             rows, steps, spreads, across.places(steps), up.places(heights), strict=True
         )
     ]
-    points.sort(key=lambda point: point["trace"] == "retrace")  # on top of what it coincides with
+    points.sort(key=lambda point: point["trace"] == "retrace")  # drawn last, on top of points at the same place
     layers = [
         _frame(across, up),
         *_points(points),
@@ -76,31 +87,33 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
         *_key(rows, styles, sizes, twins),
     ]
     subtitle = [
-        f"Steps of R until the error is {analysis.accuracy:g} of what it was, and how far a sampled target scatters;",
-        "left and down is better. A line follows one trace, and its points grow with λ.",
+        f"Steps of R until the error is {analysis.accuracy:g} of its first value, and spread of sampled targets.",
+        "Lower left is better. A line connects the points of one trace, which grow with λ.",
     ]
-    title = f"What speed costs in variance: {subject(analysis)}"
+    title = f"Contraction against variance: {subject(analysis)}"
     chart = finished(*layers, title=title, subtitle=subtitle, width=WIDTH, height=HEIGHT)
     return chart.resolve_scale(color="independent")
 
 
 def _can_be_drawn(row: Row) -> bool:
-    """Whether its numbers are known; they may be infinite."""
+    """Return whether the numbers of a row are known; they may be infinite."""
     return row.iterations is not None and not math.isnan(row.iterations) and not math.isnan(row.target_variance)
 
 
-def _told(value: float | None) -> float | str | None:
-    """As JSON can have it."""
+def _json_number(value: float | None) -> float | str | None:
+    """Return a number as JSON can hold it."""
     if value is None or math.isnan(value):
         return None
-    return value if math.isfinite(value) else "∞"
+    if math.isinf(value):
+        return "∞"
+    return value
 
 
-# -- an axis with room for 0 and infinity --------------------------------------------------------------------
+# -- a logarithmic axis with bands for 0 and infinity --------------------------------------------------------
 
 
 class _Axis(NamedTuple):
-    """A logarithmic axis over 10^[low, high], which has [first, last] of [0, 1]; 0 is before it, infinity beyond."""
+    """A logarithmic axis: 10^low … 10^high is drawn on [first, last] of [0, 1], 0 before it and infinity after it."""
 
     low: float
     high: float
@@ -111,12 +124,13 @@ class _Axis(NamedTuple):
     def of(values: Sequence[float]) -> "_Axis":
         finite = [value for value in values if 0 < value < math.inf] or [1.0]
         low, high = math.log10(min(finite)), math.log10(max(finite))
-        room = max(0.05 * (high - low), (0.6 - (high - low)) / 2)  # more than half a decade, so that there are ticks
+        room = max(0.05 * (high - low), (0.6 - (high - low)) / 2)  # over half a decade, so that the axis has ticks
         first = BAND if min(values) == 0 else 0.0
         last = 1 - BAND if max(values) == math.inf else 1.0
         return _Axis(low - room, high + room, first, last)
 
     def place(self, value: float) -> float:
+        """Return the place of a value in [0, 1]."""
         if value == 0:
             return self.first / 2
         if value == math.inf:
@@ -124,13 +138,13 @@ class _Axis(NamedTuple):
         return self.first + (math.log10(value) - self.low) / (self.high - self.low) * (self.last - self.first)
 
     def places(self, values: Sequence[float]) -> list[float]:
-        """Those at infinity stand side by side, in the order of the table, so that none hides another."""
+        """Return the places of values. Infinite ones are side by side, in the order of the table."""
         infinite = sum(value == math.inf for value in values)
         room = iter(np.linspace(self.last, 1, infinite + 2)[1:-1].tolist())
         return [next(room) if value == math.inf else self.place(value) for value in values]
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Places and what to write there: 1, 2 and 5 times powers of ten, or fewer where those are many."""
+        """Return ticks as places and labels: multiples of powers of ten, at most eight or so."""
         values: list[float] = []
         for every, steps in (
             (1, (1, 1.5, 2, 3, 5, 7)),
@@ -149,33 +163,39 @@ class _Axis(NamedTuple):
             if len(values) <= 8:
                 break
         ticks = [(self.place(value), f"{value:,.15g}" if 1e-4 < value < 1e6 else f"{value:g}") for value in values]
-        return [*([(self.first / 2, "0")] if self.first else []), *ticks]
+        if self.first:
+            ticks.insert(0, (self.first / 2, "0"))
+        return ticks
 
 
 def _frame(across: _Axis, up: _Axis) -> alt.Chart:
-    """The axes, and what lies beyond them, shaded."""
-    bands = [{"x": 0.0, "x2": 0.0, "y": 0.0, "y2": 0.0}]  # Vega draws no axes for no data
+    """Return the axes, with shaded bands for 0 and infinity."""
+    bands = [{"x": 0.0, "x2": 0.0, "y": 0.0, "y2": 0.0}]  # Vega draws no axes without data
     if across.last < 1:
         bands.append({"x": across.last, "x2": 1.0, "y": 0.0, "y2": 1.0})
     if up.last < 1:
         bands.append({"x": 0.0, "x2": 1.0, "y": up.last, "y2": 1.0})
     if up.first > 0:
         bands.append({"x": 0.0, "x2": 1.0, "y": 0.0, "y2": up.first})
-    ticks_x = [*across.ticks(), *([((1 + across.last) / 2, "diverges")] if across.last < 1 else [])]
-    ticks_y = [*up.ticks(), *([((1 + up.last) / 2, "∞")] if up.last < 1 else [])]
-    x = alt.X("x:Q", title="steps of R").axis(**_words(ticks_x)).scale(domain=[0, 1], nice=False)
-    y = alt.Y("y:Q", title="standard deviation of a target").axis(**_words(ticks_y)).scale(domain=[0, 1], nice=False)
+    ticks_x = across.ticks()
+    if across.last < 1:
+        ticks_x.append(((1 + across.last) / 2, "diverges"))
+    ticks_y = up.ticks()
+    if up.last < 1:
+        ticks_y.append(((1 + up.last) / 2, "∞"))
+    x = alt.X("x:Q", title="steps of R").axis(**_labels(ticks_x)).scale(domain=[0, 1], nice=False)
+    y = alt.Y("y:Q", title="standard deviation of a target").axis(**_labels(ticks_y)).scale(domain=[0, 1], nice=False)
     mark = alt.MarkDef(type="rect", color=SHADE)
     return alt.Chart(alt.InlineData(values=bands), mark=mark).encode(x=x, x2="x2:Q", y=y, y2="y2:Q")
 
 
-def _words(ticks: list[tuple[float, str]]) -> dict[str, Any]:
-    """Vega asks what to write at each place."""
+def _labels(ticks: list[tuple[float, str]]) -> dict[str, Any]:
+    """Return the axis settings that label each place, with a Vega expression that looks up the label."""
     chosen = "".join(f"abs(datum.value - {place!r}) < 1e-9 ? '{word}' : " for place, word in ticks)
     return {"values": [place for place, _ in ticks], "labelExpr": f"{chosen}''", "labelOverlap": False}
 
 
-# -- what is drawn -------------------------------------------------------------------------------------------
+# -- layers --------------------------------------------------------------------------------------------------
 
 
 def _points(points: list[dict[str, Any]]) -> list[alt.Chart]:
@@ -204,7 +224,7 @@ def _looks() -> dict[str, Any]:
 
 
 def _recommended(row: Row, points: list[dict[str, Any]]) -> list[alt.Chart]:
-    """A ring around it, and its name where it hides least."""
+    """Return a ring around the recommended point, and its name where it covers the fewest points."""
     point = next(point for point in points if point["recommended"])
     dx, dy = _beside(point, points, width=8.2 * len(row.label))
     data = alt.InlineData(values=[{**point, "text": row.label}])
@@ -218,21 +238,23 @@ def _recommended(row: Row, points: list[dict[str, Any]]) -> list[alt.Chart]:
     ]
 
 
-RING = 480
-
-
 def _beside(point: dict[str, Any], points: list[dict[str, Any]], *, width: float) -> tuple[float, float]:
-    """Where the middle of a label goes, in pixels from the point: around it, where it hides the fewest others."""
-    x, y = point["x"] * WIDTH, (1 - point["y"]) * HEIGHT
+    """Return the offset of a label from its point in pixels, where it covers the fewest other points."""
+    x = point["x"] * WIDTH
+    y = (1 - point["y"]) * HEIGHT
     others = [(other["x"] * WIDTH, (1 - other["y"]) * HEIGHT) for other in points]
-    best, least = (0.0, 0.0), math.inf
+    best = (0.0, 0.0)
+    least = math.inf
     for far, angle in product((0, 14, 28, 44), np.linspace(0, 2 * math.pi, 24, endpoint=False).tolist()):
-        dx, dy = (width / 2 + 18 + far) * math.cos(angle), (24 + far) * math.sin(angle)
+        dx = (width / 2 + 18 + far) * math.cos(angle)
+        dy = (24 + far) * math.sin(angle)
         middle = x + dx, y + dy
         hidden = sum(abs(a - middle[0]) < width / 2 + 9 and abs(b - middle[1]) < 16 for a, b in others)
         outside = not (width / 2 < middle[0] < WIDTH - width / 2 and 10 < middle[1] < HEIGHT - 10)
-        if hidden + 100 * outside + 0.01 * far < least:
-            best, least = (dx, dy), hidden + 100 * outside + 0.01 * far
+        cost = hidden + 100 * outside + 0.01 * far
+        if cost < least:
+            best = (dx, dy)
+            least = cost
     return best
 
 
@@ -242,7 +264,7 @@ def _key(
     sizes: dict[float | None, float],
     twins: dict[str, str],
 ) -> list[alt.Chart]:
-    """On the right: every trace drawn, with those that coincide with it underneath, then what the looks mean."""
+    """Return the key on the right: every trace, those with the same numbers below it, then sizes and fills."""
     marks: list[dict[str, Any]] = []
     words: list[dict[str, Any]] = []
     line = -8.0
@@ -261,14 +283,17 @@ def _key(
         for twin in (one for one, other in twins.items() if other == name):
             line += 15
             words.append({"line": line, "text": f"= {twin}", "colour": GREY, "size": 12})
-    shown = list(sizes.items()) if len(sizes) <= 4 else [*sizes.items()][:: len(sizes) - 1]
+    shown = list(sizes.items())
+    if len(shown) > 4:
+        shown = [shown[0], shown[-1]]
     for place, (lambda_, size) in enumerate(shown):
         add(18 if place else 29, f"λ = {lambda_:g}", size=size)
     add(29, "safe by Theorem 1")
     add(18, "not covered by it", fill="white")
     add(29, "recommended", colour=INK, fill="white", size=RING / 2)
     for entry in [*marks, *words]:
-        entry["x"], entry["y"] = 1 + 26 / WIDTH, 1 - entry["line"] / HEIGHT
+        entry["x"] = 1 + 26 / WIDTH
+        entry["y"] = 1 - entry["line"] / HEIGHT
     text = alt.MarkDef(type="text", align="left", baseline="middle", dx=16)
     return [
         alt.Chart(alt.InlineData(values=marks), mark=alt.MarkDef(type="point", strokeWidth=2, opacity=1)).encode(
@@ -279,28 +304,30 @@ def _key(
 
 
 def _drawn(row: Row, rows: list[Row], twins: dict[str, str]) -> Row | None:
-    """The row itself, or the one that is drawn for it; None where its numbers are not known."""
+    """Return the row, or the one that is drawn in its place; None if its numbers are not known."""
     name = twins.get(row.trace, row.trace)
     return next((one for one in rows if one.trace == name and one.lambda_ == row.lambda_), None)
 
 
 def _styles(names: list[str]) -> dict[str, tuple[str, str]]:
-    """Colour and shape of each trace."""
+    """Return the colour and shape of each trace."""
     free, shapes = cycle(OTHER_COLOURS), cycle(SHAPES)
     return {name: (TRACE_COLOURS.get(name) or next(free), next(shapes)) for name in names}
 
 
 def _sizes(rows: list[Row]) -> dict[float | None, float]:
-    """Areas by λ, which one-step targets do not have."""
+    """Return the area of a point by λ; one-step learning has none."""
     lambdas = sorted({row.lambda_ for row in rows if row.lambda_ is not None and row.trace not in WITHOUT_LAMBDA})
     return dict(zip(lambdas, np.linspace(LARGEST, SMALLEST, len(lambdas))[::-1].tolist(), strict=True))
 
 
 def subject(analysis: Analysis) -> str:
+    """Return the name and γ of the MDP."""
     return f"{analysis.mdp.name or 'an MDP'}, γ = {analysis.mdp.gamma:g}"
 
 
 def texts(rows: list[dict[str, Any]], mark: alt.MarkDef, **encoding: Any) -> alt.Chart:
+    """Return a layer of texts, each with its own colour."""
     colour = alt.Color("colour:N").scale(None)
     return alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
         x="x:Q", y="y:Q", text="text:N", color=colour, **encoding

@@ -1,10 +1,11 @@
-"""What the page says of a study: its verdicts, charts and tables, one after the other.
+"""The section of a study on the page: its verdicts, charts and tables.
 
-The published tables and new results come through here alike. What cannot be drawn or said has its reason instead.
+The published tables and new results have the same sections. In place of what cannot be drawn or
+computed stands the reason.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,56 +20,49 @@ from offtrace.report.ladder import rung_rows
 from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.safety import contraction_against_variance
+from offtrace.report.wording import listed, number_text, slug, unique
 from offtrace.safety import Analysis
 from offtrace.scores import Claim, Comparison, Interval
 from offtrace.scores.comparison import LEVEL, Stretch
 from offtrace.scores.intervals import Verdict
 
 KINDS = {"holds": "verdict yes", "does not hold": "verdict no", "cannot tell": "verdict unknown"}
-"""Of a verdict's cell."""
+"""Classes of a verdict's cell in the style sheet."""
 STATES = {
     "done": "done",
     "diverged": "diverged",
-    "running": "under way",
-    "missing": "not done yet",
+    "running": "in progress",
+    "missing": "not run yet",
     "failed": "failed",
 }
+"""Display names of statuses."""
 STRETCHES: tuple[Stretch, ...] = ("early", "final", "evaluation")
-MEASURES = ("c", "cut", "effective_length", "off_policy")
-ENDS = ("", "_difference", "_low", "_high")
+LADDER_COLUMNS = ("", "_difference", "_low", "_high")
+"""Endings of the columns of each score in the ladder's CSV file."""
 
 
 @dataclass
 class Part:
-    """A study on the page, and what goes into files beside it."""
+    """The section of a study, and the files beside the page."""
 
     section: Section
     files: dict[str, str] = field(default_factory=dict)
-    """Texts by address, from the page's folder."""
+    """Texts by path, relative to the page's folder."""
 
 
 def study_part(study: Study, stem: str, claims: Mapping[Stretch, Sequence[Claim]]) -> Part:
-    """All that is said of a study; `stem` begins the names of its files, and `claims` are for each of its scores."""
-    comparison, files = study.comparison, {}
+    """Return the section of a study; `stem` starts the names of its files, and `claims` has verdicts by score."""
+    comparison = study.comparison
+    files: dict[str, str] = {}
     lambda_ = main_lambda(comparison)
     add = _Files(stem, files)
     if study.runs:
         add("runs", csv=lambda: tables.runs_csv(study))
     if not comparison.games:
-        return Part(Section(comparison.name, [*describe(study), "Nothing can be compared yet."]), files)
+        return Part(Section(comparison.name, [*describe(study), "There is nothing to compare yet."]), files)
     parts = [
         _verdicts(claims, add),
-        _charts(
-            "Score distributions",
-            {
-                f"{stem}_distribution-{stretch}": (
-                    f"the distribution of {stretch} scores",
-                    lambda s=stretch: comparisons.score_distribution(comparison, lambda_, s),
-                )
-                for stretch in STRETCHES
-                if stretch == "final" or comparison.runs.get(stretch)
-            },
-        ),
+        _distributions(comparison, lambda_, stem),
         *(_by_lambda(comparison, stem, add, stretch) for stretch in scores_of(comparison)),
         *(_statistics(comparison, lambda_, stem, add, stretch) for stretch in scores_of(comparison)),
         *(_games(comparison, lambda_, add, stretch) for stretch in scores_of(comparison)),
@@ -84,56 +78,58 @@ def study_part(study: Study, stem: str, claims: Mapping[Stretch, Sequence[Claim]
 
 
 def safety_section(analysis: Analysis, stem: str = "contraction-against-variance") -> Section:
-    """The theory's side: what speed costs in variance, on one MDP."""
+    """Return the section on theory: the trade-off of contraction and variance on one MDP."""
     mdp = analysis.mdp
     return Section(
         "Contraction against variance",
         [
             f"On {mdp.name or 'an MDP'} ({counted(mdp.shape[0], 'state')}, {counted(mdp.shape[1], 'action')}, "
-            f"γ = {mdp.gamma:g}), without any sampling: how many steps of the "
-            "operator R bring the error down, and how far one sampled target scatters. Traces that are kept contract "
-            "fast and scatter much; traces that are cut do neither."
+            f"γ = {mdp.gamma:g}), computed without sampling: the number of steps of the operator R until "
+            "the error is small, and the standard deviation of a sampled target. Long traces contract "
+            "fast but have a large variance; cut traces contract slowly and have a small one."
         ],
         charts={stem: contraction_against_variance(analysis)},
     )
 
 
 def main_lambda(comparison: Comparison) -> float:
-    """The one that single tables are of: the largest at which some game has runs of every algorithm."""
+    """Return the λ of tables at a single λ: the largest at which some game has runs of every algorithm."""
     complete = [x for x in comparison.lambdas if comparison.complete_games([x])]
     return (complete or list(comparison.lambdas) or [0.0])[-1]
 
 
 def describe(study: Study) -> list[str]:
-    """What was run, in sentences."""
+    """Return sentences on what was run: games, algorithms, runs, then notes."""
     comparison = study.comparison
-    at = f" at λ = {', '.join(f'{x:g}' for x in comparison.lambdas)}" if comparison.lambdas else ""
+    at = ""
+    if comparison.lambdas:
+        at = f" at λ = {', '.join(f'{x:g}' for x in comparison.lambdas)}"
     lines = []
     notes = [*_divergences(comparison), *comparison.notes]
     if comparison.anchors is not None:
-        notes.append("Scores have an exact scale: 0 is random play, and 1 the optimal policy of the MDP.")
+        notes.append("Scores have an exact scale: 0 is random play and 1 the optimal policy.")
     for stretch in scores_of(comparison):
         without = comparison.games_without_scale("level", stretch)
         if without and comparison.anchors is None:
             notes.append(
-                f"By the {SCORE_NAMES[stretch]} the algorithms differ by no more than their seeds on "
-                f"{listed(list(without))}: there the scale is as wide as that noise, so that it weighs little."
+                f"On {listed(list(without))}, algorithms differ in the {SCORE_NAMES[stretch]} by no more than noise "
+                "between seeds explains. The scale there is as wide as that noise, so these games have little weight."
             )
     if comparison.games:
         names = listed([named(name) for name in comparison.algorithms])
         lines.append(f"{counted(len(comparison.games), 'game')}: {names}{at}.")
     if study.runs:
         by_status = study.num_by_status
-        known = {words: by_status[status] for status, words in STATES.items() if by_status.get(status)}
-        states = [f"{number:,} {words}" for words, number in known.items()]
-        if len(known) == 1:
-            states = [f"all {words}" for words in known]
+        numbers = {words: by_status[status] for status, words in STATES.items() if by_status.get(status)}
+        states = [f"{number:,} {words}" for words, number in numbers.items()]
+        if len(numbers) == 1:
+            states = [f"all {words}" for words in numbers]
         lines.append(f"{counted(len(study.runs), 'run')}: {', '.join(states)}.")
     return [" ".join(lines), *notes]
 
 
 def _divergences(comparison: Comparison) -> list[str]:
-    """How many runs of each algorithm diverged, and what that means."""
+    """Return a sentence on how many runs of each algorithm diverged."""
     parts = []
     for name in comparison.algorithms:
         number = sum(found for key, found in comparison.diverged.items() if key.algorithm == name)
@@ -142,22 +138,32 @@ def _divergences(comparison: Comparison) -> list[str]:
             parts.append(f"{named(name)} {number:,} of {total:,}")
     if not parts:
         return []
-    return [f"Runs that diverged: {', '.join(parts)}. Each counts as the worst run of its game, not as it scored."]
+    return [f"Diverged runs: {', '.join(parts)}. Each counts as the worst run of its game, whatever it scored."]
 
 
 # -- parts ---------------------------------------------------------------------------------------------------
 
 
 class _Files:
-    """Collects what is written beside the page; gives back the addresses."""
+    """Collects the files beside the page, and returns their paths."""
 
     def __init__(self, stem: str, files: dict[str, str]) -> None:
-        self.stem, self.files = stem, files
+        self.stem = stem
+        self.files = files
 
     def __call__(self, name: str, **texts: Callable[[], str]) -> list[str]:
         found = {f"tables/{self.stem}_{name}.{ending}": text() for ending, text in texts.items()}
         self.files |= found
         return list(found)
+
+
+def _distributions(comparison: Comparison, lambda_: float, stem: str) -> Section:
+    makers = {}
+    for stretch in STRETCHES:
+        if stretch == "final" or comparison.runs.get(stretch):
+            draw = partial(comparisons.score_distribution, comparison, lambda_, stretch)
+            makers[f"{stem}_distribution-{stretch}"] = (f"the distribution of {stretch} scores", draw)
+    return _charts("Score distributions", makers)
 
 
 def _verdicts(claims: Mapping[Stretch, Sequence[Claim]], add: _Files) -> Section:
@@ -175,26 +181,36 @@ def _verdicts(claims: Mapping[Stretch, Sequence[Claim]], add: _Files) -> Section
                     _runs(found.num_runs, claim) if found and found.num_runs else Cell(""),
                 ]
             )
-        caption = f"By the {SCORE_NAMES[stretch]}; {LEVEL:.0%} intervals."
+        caption = f"{SCORE_NAMES[stretch].capitalize()}; {LEVEL:.0%} intervals."
         name = "claims" if stretch == "final" else f"claims-{stretch}"
-        header = ("claim", "verdict", "difference", "all at once (Holm)", "runs")
+        header = ("claim", "verdict", "difference", "all together (Holm)", "runs")
         files = add(name, csv=lambda answers=answers: tables.claims_csv(answers))
         grids.append(Grid(caption, header, rows, stacked=True, files=files))
     return Section("The paper's claims", tables=grids)
 
 
 def ladder_section(ladder: Comparison, stem: str, add: _Files) -> Section:
-    """From DQN to Retrace: every rung, its scores, and the difference to the rung that it is one step from."""
-    header = ["rung", "compared_with", *(f"{stretch}{end}" for stretch in scores_of(ladder) for end in ENDS)]
+    """Return the table of rungs from DQN to Retrace: scores, and differences to the rung before."""
+    header = [
+        "rung",
+        "compared_with",
+        *(f"{stretch}{end}" for stretch in scores_of(ladder) for end in LADDER_COLUMNS),
+    ]
     rows: list[list[Cell]] = []
     lines: list[list[Any]] = [header]
     for rung in rung_rows(ladder):
-        cells = [Cell(rung.title, below=f"against {named(rung.before)}" if rung.before else "")]
+        below = f"compared with {named(rung.before)}" if rung.before else ""
+        cells = [Cell(rung.title, below=below)]
         numbers: list[Any] = []
         for stretch, value in rung.values.items():
             found = rung.differences[stretch]
-            cells += [Cell(f"{value:z.2f}", number=value), _interval(found, signed=True) if found else Cell("")]
-            numbers += [value, *([found.value, found.low, found.high] if found else [None] * 3)]
+            cells.append(Cell(f"{value:z.2f}", number=value))
+            if found is None:
+                cells.append(Cell(""))
+                numbers += [value, None, None, None]
+            else:
+                cells.append(_interval(found, signed=True))
+                numbers += [value, found.value, found.low, found.high]
         rows.append(cells)
         lines.append([rung.name, rung.before, *numbers])
     columns = [name for stretch in scores_of(ladder) for name in (SCORE_NAMES[stretch], "difference")]
@@ -203,7 +219,7 @@ def ladder_section(ladder: Comparison, stem: str, add: _Files) -> Section:
         f"{comparisons.scale_words(ladder)}"
     )
     grid = Grid(caption, ("rung", *columns), rows, files=add("ladder", csv=lambda: tables.csv_text(lines)))
-    words = "Each rung differs from the one that it is compared with by one thing; step sizes may differ as well."
+    words = "Each rung differs in one thing from the rung that it is compared with. Step sizes may differ too."
     return Section("From DQN to Retrace, one difference at a time", [words], tables=[grid])
 
 
@@ -214,26 +230,29 @@ def _by_lambda(comparison: Comparison, stem: str, add: _Files, stretch: Stretch)
         f"{stem}_sensitivity{end}": ("sensitivity to λ", lambda: comparisons.sensitivity(comparison, stretch)),
     }
     if comparison.anchors is not None:
-        del makers[f"{stem}_by-lambda{end}"]  # an exact scale is the same at every λ
-    found = _charts(f"Scores by λ: {SCORE_NAMES[stretch]}", makers)
+        del makers[f"{stem}_by-lambda{end}"]  # on an exact scale, which is the same at every λ, both are the same
+    section = _charts(f"Scores by λ: {SCORE_NAMES[stretch]}", makers)
     try:
         table = tables.table_2(comparison, stretch)
     except ValueError:
-        return found  # which says why
+        return section  # it has the reason
     rows = []
     for i, lambda_ in enumerate(table.lambdas):
         cells = [Cell(f"{lambda_:g}", number=lambda_)]
         for a, value in enumerate(table.values[i].tolist()):
-            is_known = table.low is not None and table.high is not None
-            below = f"{table.low[i, a]:.2f} to {table.high[i, a]:.2f}" if is_known else ""
-            diverged = comparison.num_diverged(comparison.games, [table.algorithms[a]], [lambda_])
-            below += _diverged(diverged, ", " if below else "")
+            notes = []
+            if table.low is not None and table.high is not None:
+                notes.append(f"{table.low[i, a]:.2f} to {table.high[i, a]:.2f}")
+            num_diverged = comparison.num_diverged(comparison.games, [table.algorithms[a]], [lambda_])
+            if num_diverged:
+                notes.append(f"{num_diverged:,} diverged")
+            below = ", ".join(notes)
             cells.append(_marked(f"{value:.4f}", value, value == table.values[i].max(), "best at this λ", below))
         rows.append(cells)
     header = ("λ", *(named(name) for name in table.algorithms))
     files = add(f"by-lambda{end}", csv=table.csv, tex=table.latex)
     grid = Grid(f"Average {SCORE_NAMES[stretch]}; the best at each λ is bold.", header, rows, files=files)
-    return replace(found, tables=[grid])
+    return replace(section, tables=[grid])
 
 
 def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files, stretch: Stretch) -> Section:
@@ -244,15 +263,16 @@ def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files, 
             lambda: comparisons.profile(comparison, lambda_, stretch),
         )
     }
-    found = _charts(f"Today's statistics: {SCORE_NAMES[stretch]}", make)
-    rows, baseline = comparison.statistics(lambda_, stretch), comparison.baseline
+    section = _charts(f"Aggregate statistics: {SCORE_NAMES[stretch]}", make)
+    rows = comparison.statistics(lambda_, stretch)
+    baseline = comparison.baseline
     if not rows:
-        return found  # which says why
+        return section  # it has the reason
     columns: dict[str, list[Interval | None]] = {
         "mean": [row.mean for row in rows],
         "IQM": [row.iqm for row in rows],
         "optimality gap": [row.optimality_gap for row in rows],
-        f"beats {named(baseline or '')}": [row.improvement for row in rows],
+        f"P(beats {named(baseline or '')})": [row.improvement for row in rows],
         "area": [row.area for row in rows],
     }
     columns = {name: values for name, values in columns.items() if any(values)}
@@ -261,11 +281,11 @@ def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files, 
         for i, row in enumerate(rows)
     ]
     reasons = {each.reason for row in rows for each in (row.mean, row.iqm) if each.reason}
-    caption = f"Of normalised scores at λ = {lambda_:g}; of the optimality gap less is better, else more."
+    caption = f"Normalised scores at λ = {lambda_:g}. Higher is better, except for the optimality gap."
     files = add(f"statistics{end}", csv=lambda: tables.statistics_csv(rows))
     grid = Grid(caption, ("algorithm", *columns), cells, files=files)
-    lines = [*found.paragraphs, *(f"No intervals: {reason}." for reason in sorted(reasons)[:1])]
-    return replace(found, paragraphs=lines, tables=[grid])
+    lines = [*section.paragraphs, *(f"No intervals: {reason}." for reason in sorted(reasons)[:1])]
+    return replace(section, paragraphs=lines, tables=[grid])
 
 
 def _games(comparison: Comparison, lambda_: float, add: _Files, stretch: Stretch) -> Section:
@@ -278,7 +298,9 @@ def _games(comparison: Comparison, lambda_: float, add: _Files, stretch: Stretch
             files[other] = add(f"games-lambda-{other:g}{_ending(stretch)}", csv=printed.csv, tex=printed.latex)
     table = comparison.table(lambda_, stretch)
     left_out = [game for game in comparison.games if game not in table.games]
-    lines = [f"Not all algorithms have runs of {listed(left_out)} at λ = {lambda_:g}: left out."] if left_out else []
+    lines = []
+    if left_out:
+        lines.append(f"Left out, as some algorithm has no runs at λ = {lambda_:g}: {listed(left_out)}.")
     if not table.games:
         return Section(title, lines or ["No game has runs yet."])
     is_best = np.zeros(table.values.shape, bool)
@@ -289,15 +311,17 @@ def _games(comparison: Comparison, lambda_: float, add: _Files, stretch: Stretch
         counts = table.num_runs[g].tolist()
         cells = []
         for a, value in enumerate(table.values[g].tolist()):
-            best = f"best of this game, {counted(counts[a], 'run')}"
-            below = _diverged(comparison.num_diverged([game], [table.algorithms[a]], [lambda_]), "")
-            cells.append(_marked(shown(value), value, bool(is_best[g, a]), best, below))
-        runs = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
+            tooltip = f"best on this game, {counted(counts[a], 'run')}"
+            num_diverged = comparison.num_diverged([game], [table.algorithms[a]], [lambda_])
+            below = f"{num_diverged:,} diverged" if num_diverged else ""
+            cells.append(_marked(number_text(value), value, bool(is_best[g, a]), tooltip, below))
+        runs = f"{min(counts)}"
+        if min(counts) < max(counts):
+            runs += f"–{max(counts)}"
         rows.append([Cell(game), *cells, Cell(runs, number=float(min(counts)))])
     grid = Grid(
-        f"Mean {SCORE_NAMES[stretch]} at λ = {lambda_:g}; the best of each game is bold. Click a column's name to "
-        "sort.",
-        ("game", *(named(name) for name in table.algorithms), "runs of each"),
+        f"Mean {SCORE_NAMES[stretch]} at λ = {lambda_:g}; the best on each game is bold. Click on a heading to sort.",
+        ("game", *(named(name) for name in table.algorithms), "runs per algorithm"),
         rows,
         sortable=True,
         files=files.get(lambda_, ()),
@@ -306,7 +330,7 @@ def _games(comparison: Comparison, lambda_: float, add: _Files, stretch: Stretch
 
 
 def _ending(stretch: Stretch) -> str:
-    """Of the names of files; those of the training score have none."""
+    """Return the ending of file names for a score; those of the training score have none."""
     return "" if stretch == "final" else f"-{stretch}"
 
 
@@ -317,53 +341,61 @@ def _curves(study: Study, lambda_: float, stem: str, *, evaluations: bool = Fals
     makers = {}
     for name, (game, runs) in zip(names, found.items(), strict=True):
         draw = partial(curves.learning_curves, runs, title=game, evaluations=evaluations)
-        makers[name] = (f"the curve of {game}", draw)
-    what = "evaluations at ε ≈ 0" if evaluations else "training returns"
-    return _charts(f"Learning curves at λ = {lambda_:g}: {what}", makers, small=True)
+        makers[name] = (f"the learning curve of {game}", draw)
+    returns = "evaluations at ε ≈ 0" if evaluations else "training returns"
+    return _charts(f"Learning curves at λ = {lambda_:g}: {returns}", makers, small=True)
 
 
 def _has_evaluations(study: Study) -> bool:
-    """On the way, not only at the end."""
+    """Return whether runs were evaluated during training, not only at the end."""
     return any(report.evaluation is not None for run in study.runs for report in run.reports if report.tick)
 
 
 def _telemetry(study: Study, lambda_: float, stem: str) -> Section:
-    return _charts(
-        "What the traces did",
-        {
-            f"{stem}_telemetry-{slug(measure)}": (measure, lambda m=measure: curves.telemetry(study, lambda_, m))
-            for measure in MEASURES
-        },
-    )
+    makers = {}
+    for measure in curves.MEASURES:
+        draw = partial(curves.telemetry, study, lambda_, measure)
+        makers[f"{stem}_telemetry-{slug(measure)}"] = (measure, draw)
+    return _charts("Traces during training", makers)
 
 
 def _charts(
     title: str, makers: Mapping[str, tuple[str, Callable[[], alt.LayerChart]]], *, small: bool = False
 ) -> Section:
-    """Those that can be drawn; of the others, what they are and why not."""
-    charts, reasons = {}, []
-    for name, (what, make) in makers.items():
+    """Return a section with the charts that can be drawn, and the reasons why others cannot.
+
+    `makers` maps the name of a chart to its description and the function that draws it.
+    """
+    charts = {}
+    paragraphs = []
+    for name, (description, make) in makers.items():
         try:
             charts[name] = make()
         except ValueError as error:
             reason = re.sub(r"`(comparison|study|runs)`", "the study", str(error))
-            reasons.append(f"Not drawn, {what}: {reason}")
-    return Section(title, reasons or ([] if charts else ["Nothing to draw yet."]), charts, small=small)
+            paragraphs.append(f"Not drawn: {description}. {reason[0].upper()}{reason[1:]}")
+    if not charts and not paragraphs:
+        paragraphs = ["There is nothing to draw yet."]
+    return Section(title, paragraphs, charts, small=small)
 
 
-# -- words and numbers ---------------------------------------------------------------------------------------
+# -- cells ---------------------------------------------------------------------------------------------------
 
 
 def _interval(found: Interval | None, *, signed: bool = False) -> Cell:
     if found is None:
         return Cell("–")
     sign = "+" if signed else ""
-    below = f"{found.low:{sign}z.3f} to {found.high:{sign}z.3f}" if found.low is not None else ""
+    below = ""
+    if found.low is not None:
+        below = f"{found.low:{sign}z.3f} to {found.high:{sign}z.3f}"
     return Cell(f"{found.value:{sign}z.3f}", number=found.value, below=below)
 
 
 def _marked(text: str, number: float, is_best: bool, title: str, below: str = "") -> Cell:
-    return Cell(text, number=number, below=below, kind="best" if is_best else "", title=title if is_best else "")
+    if is_best:
+        return Cell(text, number=number, below=below, kind="best", title=title)
+    return Cell(text, number=number, below=below)
 
 
 def _worded(verdict: Verdict) -> str:
@@ -371,53 +403,7 @@ def _worded(verdict: Verdict) -> str:
 
 
 def _runs(num_runs: int, claim: Claim) -> Cell:
-    below = f"of {counted(claim.num_games, 'game')}{_diverged(claim.num_diverged)}"
+    below = f"on {counted(claim.num_games, 'game')}"
+    if claim.num_diverged:
+        below += f", {claim.num_diverged:,} diverged"
     return Cell(f"{num_runs:,}", number=float(num_runs), below=below)
-
-
-def _diverged(number: int, before: str = ", ") -> str:
-    return f"{before}{number:,} diverged" if number else ""
-
-
-def shown(value: float) -> str:
-    """
-    >>> [shown(value) for value in (0.5, 12.345, -1234.5, 0.00123)]
-    ['0.50', '12.35', '-1,234.5', '0.0012']
-    """
-    if 0 < abs(value) < 0.01:
-        return f"{value:.2g}"
-    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.1f}"
-
-
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """
-    >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], most=1)
-    ('a, b and c', 'a and 2 others')
-    """
-    if len(names) > most:
-        names = [*names[:most], counted(len(names) - most, "other")]
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def slug(name: str) -> str:
-    """For the name of a file, whatever is in the name of a game. It has no _, which parts a study from its files.
-
-    >>> slug("MinAtar/Breakout, λ"), slug("../<b>")
-    ('minatar-breakout', 'b')
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "x"
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """
-    >>> unique(["a", "b", "a"])
-    ['a', 'b', 'a-2']
-    """
-    found: dict[str, None] = {}
-    for name in names:
-        number, candidate = 1, name
-        while candidate in found:
-            number += 1
-            candidate = f"{name}-{number}"
-        found[candidate] = None
-    return list(found)

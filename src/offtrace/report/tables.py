@@ -1,7 +1,8 @@
 """Tables as files: CSV for programs and spreadsheets, LaTeX as the paper's appendix prints it.
 
-Names are data. In CSV one that a spreadsheet would take for a formula gets an apostrophe before it, and numbers are
-written whole; in LaTeX what means something there is escaped, and numbers have the paper's digits.
+In CSV, numbers are written in full, and a name that a spreadsheet would read as a formula gets an
+apostrophe. In LaTeX, special characters are escaped, and numbers have as many digits as in the
+paper.
 """
 
 import csv
@@ -20,7 +21,7 @@ from offtrace.scores import Averages, Claim, Comparison, Interval, Statistics, T
 from offtrace.scores.comparison import Array, Scale, Stretch
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What spreadsheets begin a formula with, or skip before one."""
+"""Characters that start a formula in a spreadsheet, or that it skips before one."""
 LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -33,12 +34,12 @@ LATEX = {
     "σ": r"$\sigma$",
 }
 HEADINGS = {"q_star": r"Q$^*$($\lambda$)"}
-"""Of columns in LaTeX, where they are not their names."""
+"""Headings of columns in LaTeX that are not display names."""
 
 
 @dataclass(frozen=True, eq=False)
 class AveragesTable:
-    """Table 2: average scores, `values` (λ, algorithms), with the ends of their intervals if there are some."""
+    """Table 2: average scores, `values` (λ, algorithms), with the ends of their intervals, if any."""
 
     lambdas: tuple[float, ...]
     algorithms: tuple[str, ...]
@@ -47,7 +48,7 @@ class AveragesTable:
     high: Array | None = None
 
     def csv(self) -> str:
-        """A row for each λ; intervals are in columns of their own, named `…_low` and `…_high`."""
+        """Return one row per λ; intervals have columns of their own, `…_low` and `…_high`."""
         header = ["lambda", *self.algorithms]
         columns = [np.array(self.lambdas)[:, None], self.values]
         if self.low is not None and self.high is not None:
@@ -67,19 +68,19 @@ class AveragesTable:
 class GamesTable:
     """Table 3: mean scores, `values` (games, algorithms), and how often each algorithm is the best.
 
-    Of equal bests all are bold and none is counted, but for the published table, where one of them is printed in
-    bold, and counted.
+    Ties for the best are all bold and not counted, except in the published table, where the one
+    printed in bold counts.
     """
 
     games: tuple[str, ...]
     algorithms: tuple[str, ...]
     values: Array
     best: np.ndarray
-    """(games, algorithms) bool: what is bold."""
+    """(games, algorithms) bool: which scores are bold."""
     times_best: tuple[int, ...]
 
     def csv(self) -> str:
-        """A row for each game, without the last one of the printed table, which is no game."""
+        """Return one row per game, without the row of counts at the end of the printed table."""
         rows = [[game, *row] for game, row in zip(self.games, self.values.tolist(), strict=True)]
         return csv_text([["game", *self.algorithms], *rows])
 
@@ -93,17 +94,17 @@ class GamesTable:
 
 
 def table_2(comparison: Comparison, stretch: Stretch = "final") -> AveragesTable:
-    """The average inter-algorithm score at every λ for which it is known."""
+    """Return the average inter-algorithm score at every λ for which it is known."""
     found = known_averages(comparison, "score", stretch)
     return AveragesTable(found.lambdas, found.algorithms, found.value, found.low, found.high)
 
 
 def table_3(comparison: Comparison, lambda_: float, stretch: Stretch = "final") -> GamesTable:
-    """The mean score of every algorithm on every game that has runs of all of them."""
+    """Return the mean score of every algorithm on every game that has runs of all of them."""
     table = comparison.table(lambda_, stretch)
     if not table.games or len(table.algorithms) < 2:
         raise ValueError(
-            f"`comparison` must have a game with runs of 2 algorithms or more at λ = {lambda_:g}; it has none."
+            f"`comparison` must have a game with runs of 2 or more algorithms at λ = {lambda_:g}; got none."
         )
     highlighted = _highlighted(table) if comparison.printed else None
     best = table.values == table.values.max(axis=1, keepdims=True)
@@ -114,20 +115,19 @@ def table_3(comparison: Comparison, lambda_: float, stretch: Stretch = "final") 
 
 
 def known_averages(comparison: Comparison, scale: Scale, stretch: Stretch = "final") -> Averages:
-    """At all λ; where no game has runs of everything at all of them, at those λ where some game has."""
+    """Return averages at all λ or, if no game is complete at all of them, at the λ where some game is."""
     averages = comparison.averages(scale, stretch)
     if not np.isfinite(averages.value).all() and not comparison.printed:
-        some = [x for x in comparison.lambdas if comparison.complete_games([x], stretch)]
-        averages = comparison.averages(scale, stretch, lambdas=some) if some else averages
+        complete = [x for x in comparison.lambdas if comparison.complete_games([x], stretch)]
+        if complete:
+            averages = comparison.averages(scale, stretch, lambdas=complete)
     if not averages.value.size or not np.isfinite(averages.value).all():
-        raise ValueError(
-            f"`comparison` must have averages, which it has not: {averages.reason or 'there are no runs'}."
-        )
+        raise ValueError(f"`comparison` must have averages; got none: {averages.reason or 'there are no runs'}.")
     return averages
 
 
 def claims_csv(claims: Sequence[Claim]) -> str:
-    """A row for each claim of the paper."""
+    """Return one row per claim of the paper."""
     header = ["claim", "measure", "verdict", "all_claims_together", "p_value"]
     header += ["difference", "low", "high", "num_games", "num_runs", "num_diverged", "reason"]
     rows = [
@@ -149,7 +149,7 @@ def claims_csv(claims: Sequence[Claim]) -> str:
 
 
 def statistics_csv(rows: Sequence[Statistics]) -> str:
-    """A row for each algorithm, with the ends of every interval."""
+    """Return one row per algorithm, with the ends of every interval."""
     measures = ("mean", "iqm", "optimality_gap", "improvement", "area")
     header = ["algorithm", *(f"{name}{end}" for name in measures for end in ("", "_low", "_high")), "num_runs"]
     found = [
@@ -160,7 +160,7 @@ def statistics_csv(rows: Sequence[Statistics]) -> str:
 
 
 def runs_csv(study: Study) -> str:
-    """A row for every run, of whatever status; only those that are done have scores."""
+    """Return one row per run of any status; only those that are done have scores."""
     header = ["game", "algorithm", "lambda", "seed", "status", "early", "final", "area", "evaluation", "file"]
     return csv_text([header, *map(_run_row, study.runs)])
 
@@ -169,9 +169,14 @@ def runs_csv(study: Study) -> str:
 
 
 def _run_row(run: StoredRun) -> list[Any]:
-    env, returns = run.spec["env"], [value for value in run.returns if math.isfinite(value)]
-    is_done = run.status == "done"
-    found = scores(run) if is_done else {}
+    env = run.spec["env"]
+    found = {}
+    evaluation = None
+    if run.status == "done":
+        found = scores(run)
+        returns = [value for value in run.returns if math.isfinite(value)]
+        if returns:
+            evaluation = sum(returns) / len(returns)
     return [
         env.partition("/")[2] or env,
         run.spec["trace"],
@@ -179,13 +184,13 @@ def _run_row(run: StoredRun) -> list[Any]:
         run.spec["seed"],
         run.status,
         *(found.get(name) for name in ("early", "final", "area")),
-        sum(returns) / len(returns) if returns and is_done else None,
+        evaluation,
         run.file.name,
     ]
 
 
 def _highlighted(table: Table) -> np.ndarray | None:
-    """Columns of what the paper prints in bold, if this is its table."""
+    """Return the column that the paper prints in bold per game, if this is its table."""
     printed = published_table_3()
     if {*table.games} != {*printed.games} or {*table.algorithms} != {*printed.algorithms}:
         return None
@@ -197,22 +202,27 @@ def _highlighted(table: Table) -> np.ndarray | None:
 
 
 def _numbers(interval: Interval | None) -> list[float | None]:
-    return [interval.value, interval.low, interval.high] if interval else [None, None, None]
+    if interval is None:
+        return [None, None, None]
+    return [interval.value, interval.low, interval.high]
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """What is None is empty."""
+    """Return rows as CSV; None is an empty cell."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    """
+    """Return a value that a spreadsheet does not read as a formula.
+
     >>> _cell("=1+1"), _cell("pong"), _cell(-1.5)
     ("'=1+1", 'pong', -1.5)
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    if isinstance(value, str) and value.startswith(FORMULA):
+        return f"'{value}"
+    return value
 
 
 def _tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -232,8 +242,10 @@ def _bold(cells: Sequence[str], best: np.ndarray) -> list[str]:
 
 
 def _lambda(lambda_: float) -> str:
-    """As the paper: 1.0, 0.95."""
-    return f"{lambda_:.1f}" if round(lambda_, 1) == lambda_ else f"{lambda_:g}"
+    """Return λ as the paper prints it: 1.0, 0.95."""
+    if round(lambda_, 1) == lambda_:
+        return f"{lambda_:.1f}"
+    return f"{lambda_:g}"
 
 
 def _heading(algorithm: str) -> str:
@@ -241,7 +253,8 @@ def _heading(algorithm: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    r"""
+    r"""Return a name with LaTeX's special characters escaped.
+
     >>> print(_escaped("50% of a_b & {c}\n"))
     50\% of a\_b \& \{c\}
     """

@@ -44,10 +44,10 @@ __all__ = [
 def planned_runs(scale: str, first_seed: int) -> list[Any]:
     """Return the specs of all presets at this scale, each once."""
     from offtrace.experiments.presets import PRESETS, preset
-    from offtrace.experiments.spec import cells
+    from offtrace.experiments.spec import runs_of
 
     sweeps = [replace(preset(name, scale), first_seed=first_seed) for name in PRESETS]
-    return list({repr(spec): spec for sweep in sweeps for spec in cells(sweep)}.values())
+    return list({repr(spec): spec for sweep in sweeps for spec in runs_of(sweep)}.values())
 
 
 def stored_runs(results: Path, specs: Sequence[Any]) -> list[Any]:

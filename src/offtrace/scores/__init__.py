@@ -1,8 +1,8 @@
-"""Inter-algorithm scores of Sec. 5, the paper's two tables of results, and today's statistics of a few runs."""
+"""Inter-algorithm scores of Sec. 5, the paper's two tables of results, and statistics of a few runs."""
 
+from offtrace.scores.aggregates import iqm, mean, median, optimality_gap
 from offtrace.scores.claims import Claim, claims
 from offtrace.scores.comparison import LEVEL, Comparison, published_comparison
-from offtrace.scores.estimates import iqm, mean, median, optimality_gap
 from offtrace.scores.inter_algorithm import (
     StepPoints,
     average_scores,
@@ -21,9 +21,10 @@ from offtrace.scores.intervals import (
     stratified_bootstrap,
     verdict,
 )
-from offtrace.scores.layout import Averages, Key, Statistics, Table, is_baseline
+from offtrace.scores.keys import Key, is_baseline
 from offtrace.scores.published import AveragesByLambda, FinalScores, published_table_2, published_table_3
 from offtrace.scores.runs import RunScore, area_under_curve, normalised, run_score
+from offtrace.scores.summaries import Averages, Statistics, Table
 from offtrace.scores.verdicts import holm
 
 __all__ = [
@@ -65,3 +66,7 @@ __all__ = [
     "times_best",
     "verdict",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,8 +1,9 @@
-"""The numbers the paper prints: Table 2 (average score by λ) and Table 3 (final scores on 60 games), App. F.
+"""The numbers printed in the paper: Table 2 (average score by λ) and Table 3 (final scores on 60 games), App. F.
 
-They ship as the CSV files beside this module, digit by digit as printed. The two do not quite agree: scoring
-Table 3 with `inter_algorithm_scores` gives averages that differ from Table 2's row for λ = 1 by up to 0.0174
-(tree_backup: 0.8332 against 0.8158). Both are kept as they are.
+They are in the CSV files beside this module, digit by digit as printed. The two tables do not
+quite agree: scoring Table 3 with `inter_algorithm_scores` gives averages that differ from Table
+2's row for λ = 1 by up to 0.0174 (tree_backup: 0.8332 instead of 0.8158). Both are kept as
+printed.
 """
 
 import csv
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class FinalScores:
-    """Table 3: `scores` (games, algorithms), and the column that is printed in bold for each game."""
+    """Table 3: `scores` (games, algorithms), and the column printed in bold for each game, `highlighted`."""
 
     games: tuple[str, ...]
     algorithms: tuple[str, ...]
@@ -25,7 +26,7 @@ class FinalScores:
 
 @dataclass(frozen=True, eq=False)
 class AveragesByLambda:
-    """Table 2: `averages` (lambdas, algorithms); every row has its own scale, so rows do not compare."""
+    """Table 2: `averages` (lambdas, algorithms); every row has its own scale, so rows cannot be compared."""
 
     lambdas: NDArray[np.float64]
     algorithms: tuple[str, ...]
@@ -33,12 +34,13 @@ class AveragesByLambda:
 
 
 def published_table_3() -> FinalScores:
-    """Table 3 of the paper: final scores of the λ-return variants (λ = 1) and DQN on 60 Atari games.
+    """Return Table 3 of the paper: final scores of the λ-return variants (λ = 1) and DQN on 60 Atari games.
 
     Shapes: `scores` (60, 4), `highlighted` (60,) column numbers. The arrays are read-only.
 
-    Freeway is printed as 32.13 for both tree_backup and retrace, with tree_backup in bold: counted for it,
-    the tie gives the 16 times best of the table's last row; counted for nobody, the 15 of Sec. 5.
+    Freeway is printed as 32.13 for both tree_backup and retrace, with tree_backup in bold. Counted
+    for tree_backup, the tie gives the 16 times best of the table's last row; not counted, the 15
+    of Sec. 5.
 
     >>> table = published_table_3()
     >>> table.algorithms
@@ -57,12 +59,12 @@ def published_table_3() -> FinalScores:
 
 
 def published_table_2() -> AveragesByLambda:
-    """Table 2 of the paper: inter-algorithm scores averaged over 60 Atari games, for seven values of λ.
+    """Return Table 2 of the paper: inter-algorithm scores averaged over 60 Atari games, for seven values of λ.
 
     Shapes: `lambdas` (7,), `averages` (7, 4). The arrays are read-only.
 
-    At λ = 0 tree_backup, retrace and q_star are the same algorithm, so their spread there (0.43 to 0.55) is
-    noise between runs.
+    At λ = 0 tree_backup, retrace and q_star are the same algorithm, so their spread there (0.43 to
+    0.55) is noise between runs.
 
     >>> table = published_table_2()
     >>> table.algorithms

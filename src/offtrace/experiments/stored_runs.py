@@ -1,7 +1,8 @@
-"""What a file of results says of its runs, and how one knows that it still says what was stored.
+"""Runs as they are stored in a results file, and the checksums that protect them.
 
-A row of `runs` has a checksum of itself and of its provenance, and, once the run is over, one of its results. Whoever
-reads a run verifies both; what does not fit is refused, with the file and the row.
+A row of `runs` has a checksum of itself and of its provenance and, once the run is over, one of
+its results. Both are verified whenever a run is read. If one does not match, `Damaged` names the
+file and the row.
 """
 
 import hashlib
@@ -14,27 +15,36 @@ from typing import Any
 
 from offtrace.agent.telemetry import LISTS, Report, from_row
 from offtrace.experiments.database import REMEDY, Damaged, Database
-from offtrace.experiments.rows import run_row
+from offtrace.experiments.encoding import run_row
 
 PROVENANCE = ("version", "commit", "machine", "command", "python", "jax", "platform", "made_at")
 OVER = ("done", "diverged")
-"""Statuses of runs whose results stay."""
-COPIES = ("fingerprint", "env", "trace", "lambda", "seed", "spec")
+"""Statuses of runs whose results are final."""
+SPEC_COLUMNS = ("fingerprint", "env", "trace", "lambda", "seed", "spec")
 """Columns that follow from the spec."""
-SEALED = (*COPIES, "status", "failure", "num_unfinished", "registered_at", "started_at", "ended_at", "results")
-"""Columns that the checksum of a row is of."""
+CHECKED_COLUMNS = (
+    *SPEC_COLUMNS,
+    "status",
+    "failure",
+    "num_unfinished",
+    "registered_at",
+    "started_at",
+    "ended_at",
+    "results",
+)
+"""Columns that the checksum of a row covers."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """All that a file says of a run, as it was at one moment."""
+    """A run as a results file has it, at one moment."""
 
     file: Path
     id: int
     fingerprint: str
     spec: dict[str, Any]
     status: str
-    """`missing`, `running` or `failed`; `done`, with scores; `diverged`, which is over, too, but has no score."""
+    """`missing`, `running` or `failed`; `done`, with scores; or `diverged`: over as well, but without a score."""
     failure: str | None
     reports: tuple[Report, ...]
     returns: tuple[float, ...]
@@ -45,44 +55,44 @@ class StoredRun:
 
     @property
     def checksum(self) -> str:
-        """Of the results alone: equal if every number is, to the last bit, wherever and whenever it was made."""
+        """SHA-256 of the results: equal if every number is, to the last bit, wherever and whenever it was made."""
         return hashlib.sha256(repr((self.reports, self.returns, self.num_unfinished)).encode()).hexdigest()
 
 
 def stored_runs(database: Database, wanted: Mapping[str, Any]) -> list[StoredRun]:
-    """Those whose columns are as wanted, verified, within a transaction."""
-    found = []
+    """Return the runs whose columns equal `wanted`, verified; within a transaction."""
+    runs = []
     for row, run in _read(database, wanted):
         _verify_row(database, row, run.provenance)
         _verify_results(database, row, run)
-        found.append(run)
-    return found
+        runs.append(run)
+    return runs
 
 
 def check_rows(database: Database) -> None:
-    """Verifies every row of `runs`, but not the results, which are many more."""
-    made = _provenance(database)
+    """Verify every row of `runs`, but not the results, which are many more."""
+    provenance = _provenance(database)
     for row in database.do("SELECT * FROM runs"):
-        _verify_row(database, row, made.get(row["provenance"]))
+        _verify_row(database, row, provenance.get(row["provenance"]))
 
 
 def seal(database: Database, run_ids: Iterable[int]) -> None:
-    """Writes the checksum of rows that have changed."""
+    """Write the checksums of rows that have changed."""
     for run_id in run_ids:
         row = database.do("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
-        (made,) = database.do("SELECT * FROM provenance WHERE id = ?", (row["provenance"],))
-        database.do("UPDATE runs SET checksum = ? WHERE id = ?", (row_checksum(row, made), run_id))
+        (provenance,) = database.do("SELECT * FROM provenance WHERE id = ?", (row["provenance"],))
+        database.do("UPDATE runs SET checksum = ? WHERE id = ?", (row_checksum(row, provenance), run_id))
 
 
 def seal_results(database: Database, run_id: int) -> None:
-    """Writes both checksums of a run that is over."""
+    """Write both checksums of a run that is over."""
     ((_, run),) = _read(database, {"id": run_id})
     database.do("UPDATE runs SET results = ? WHERE id = ?", (run.checksum, run_id))
     seal(database, [run_id])
 
 
 def seal_all(database: Database) -> None:
-    """For a file from before there were checksums."""
+    """Write the checksums of a file that was made before there were checksums."""
     for run_id, status in database.do("SELECT id, status FROM runs").fetchall():
         if status in OVER:
             seal_results(database, run_id)
@@ -90,9 +100,9 @@ def seal_all(database: Database) -> None:
             seal(database, [run_id])
 
 
-def row_checksum(row: Any, made: Any) -> str:
-    """Of what a row of `runs` and its provenance say, by the names of their columns."""
-    values = [row[name] for name in SEALED], [made[name] for name in PROVENANCE]
+def row_checksum(row: Any, provenance: Any) -> str:
+    """Return the SHA-256 of a row of `runs` and its provenance, both with columns by name."""
+    values = [row[name] for name in CHECKED_COLUMNS], [provenance[name] for name in PROVENANCE]
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -105,41 +115,47 @@ def _provenance(database: Database) -> dict[int, dict[str, Any]]:
 
 
 def _read(database: Database, wanted: Mapping[str, Any]) -> list[tuple[Any, StoredRun]]:
-    """Rows of `runs`, and the runs that they are of."""
+    """Return rows of `runs`, each with its run."""
     where = " AND ".join(["TRUE", *(f"runs.{name} = :{name}" for name in wanted)])
     joined = f"JOIN runs ON runs.id = run WHERE {where} ORDER BY run"
     reports: dict[int, list[Report]] = {}
     returns: dict[int, list[float]] = {}
-    made = _provenance(database)
+    provenance = _provenance(database)
     for row in database.do(f"SELECT reports.* FROM reports {joined}, tick", wanted):
         with database.reading(f"run {row['run']}, tick {row['tick']}"):
             lists = {name: json.loads(row[name]) for name in LISTS}
             reports.setdefault(row["run"], []).append(from_row({**dict(row), **lists}))
-    for key, value in database.do(f"SELECT run, return FROM evaluations {joined}, episode", wanted):
-        returns.setdefault(key, []).append(math.nan if value is None else value)
+    for run_id, value in database.do(f"SELECT run, return FROM evaluations {joined}, episode", wanted):
+        returns.setdefault(run_id, []).append(math.nan if value is None else value)
     found = []
     for row in database.do(f"SELECT * FROM runs WHERE {where} ORDER BY id", wanted):
         with database.reading(f"run {row['id']}"):
             run = StoredRun(
                 file=database.path,
+                id=row["id"],
+                fingerprint=row["fingerprint"],
                 spec=dict(json.loads(row["spec"])),
+                status=row["status"],
+                failure=row["failure"],
                 reports=tuple(reports.get(row["id"], ())),
                 returns=tuple(returns.get(row["id"], ())),
-                provenance=made[row["provenance"]],
-                **{name: row[name] for name in ("id", "fingerprint", "status", "failure", "num_unfinished")},
-                **{name: row[name] for name in ("started_at", "ended_at")},
+                num_unfinished=row["num_unfinished"],
+                provenance=provenance[row["provenance"]],
+                started_at=row["started_at"],
+                ended_at=row["ended_at"],
             )
         found.append((row, run))
     return found
 
 
-def _verify_row(database: Database, row: Any, made: Mapping[str, Any] | None) -> None:
-    if made is None or row["checksum"] != row_checksum(row, made):
+def _verify_row(database: Database, row: Any, provenance: Mapping[str, Any] | None) -> None:
+    if provenance is None or row["checksum"] != row_checksum(row, provenance):
         raise _damaged(database, row, "its row is not as it was stored")
     with database.reading(f"run {row['id']}"):
         spec = json.loads(row["spec"])
-        if not isinstance(spec, dict) or run_row(spec)[:-1] != tuple(row[name] for name in COPIES[:-1]):
-            raise _damaged(database, row, "its columns are not those of its spec")
+        columns = tuple(row[name] for name in SPEC_COLUMNS[:-1])
+        if not isinstance(spec, dict) or run_row(spec)[:-1] != columns:
+            raise _damaged(database, row, "its columns do not match its spec")
 
 
 def _verify_results(database: Database, row: Any, run: StoredRun) -> None:
@@ -148,15 +164,15 @@ def _verify_results(database: Database, row: Any, run: StoredRun) -> None:
             raise _damaged(database, row, f"it has results, but is {run.status}")
         return
     if not run.returns or row["results"] != run.checksum:
-        raise _damaged(database, row, "its results are not those that were stored")
+        raise _damaged(database, row, "its results are not as they were stored")
     if run.status == "done" and not _all_finite(run.returns):
-        raise _damaged(database, row, "a return is not finite, but it is done")
+        raise _damaged(database, row, "a return is not finite, but the run is done")
 
 
 def _all_finite(values: Sequence[float]) -> bool:
     return all(map(math.isfinite, values))
 
 
-def _damaged(database: Database, row: Any, what: str) -> Damaged:
-    cell = ", ".join(repr(row[name]) for name in ("env", "trace", "lambda", "seed"))
-    return Damaged(f"{database.name} is damaged at run {row['id']} ({cell}): {what}. {REMEDY}")
+def _damaged(database: Database, row: Any, reason: str) -> Damaged:
+    name = ", ".join(repr(row[column]) for column in ("env", "trace", "lambda", "seed"))
+    return Damaged(f"{database.name} is damaged at run {row['id']} ({name}): {reason}. {REMEDY}")

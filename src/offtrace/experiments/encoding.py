@@ -1,4 +1,4 @@
-"""Specs and reports as rows of the file of results."""
+"""Specs and reports as rows of the results file, and the fingerprint of a spec."""
 
 import hashlib
 import json
@@ -10,24 +10,24 @@ from offtrace.agent.telemetry import COUNTS, LISTS, Report, to_row
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
-    """SHA-256 of its JSON: fields sorted, and 1.0 as 1, since specs that are equal have the same one.
+    """Return the SHA-256 of a spec's JSON, with fields sorted and 1.0 written as 1, so that equal specs agree.
 
     >>> fingerprint({"lambda_": 1.0, "seed": 3}) == fingerprint({"seed": 3, "lambda_": 1})
     True
     """
-    return hashlib.sha256(_json(_plain(spec)).encode()).hexdigest()
+    return hashlib.sha256(_json(_canonical(spec)).encode()).hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def _canonical(value: Any) -> Any:
     kind = type(value)
-    if kind in (str, int, bool, type(None)):  # most are; a sweep may have a million specs
+    if kind in (str, int, bool, type(None)):  # the most frequent case first: a sweep may have a million specs
         return value
     if kind is float or isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_canonical(each) for each in value]
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _canonical(each) for name, each in value.items()}
     return value
 
 
@@ -35,31 +35,31 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"a spec must hold what JSON can: {error}.") from error
+        raise ValueError(f"a spec must hold JSON values only: {error}.") from error
 
 
 def run_row(spec: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The fingerprint of a spec, what is copied out of it, and all of it as JSON. A wrong spec is refused."""
+    """Return the row of a spec: its fingerprint, the fields with a column of their own, and all of it as JSON."""
     check_spec(spec)
     env, trace, lambda_, seed = (spec[name] for name in ("env", "trace", "lambda_", "seed"))
     return fingerprint(spec), text(env), text(trace), abs(float(lambda_)), seed, _json(dict(spec))
 
 
-LARGEST = 2**63
-"""Whole numbers of a spec are below it, as SQLite's are."""
+LARGEST_INTEGER = 2**63
+"""Bound on the integers of a spec, as SQLite's are."""
 NUMBERS = ("num_steps", "step_size", "fill", "gamma", "epsilon", "epsilon_steps", "target_epsilon")
-"""Fields of a spec, if it has them, that are computed with where results are compared."""
+"""Optional fields of a spec that a report computes with."""
 
 
 def check_spec(spec: Mapping[str, Any]) -> None:
-    """Refuses what no sweep has written: a report of results computes with it."""
+    """Raise a ValueError for a spec that no sweep writes: a report computes with its fields."""
     rules = {
-        "env": (_is_text(spec.get("env")), "a name"),
-        "trace": (_is_text(spec.get("trace")), "a name"),
+        "env": (_is_name(spec.get("env")), "a name"),
+        "trace": (_is_name(spec.get("trace")), "a name"),
         "lambda_": (_is_number(spec.get("lambda_")) and 0 <= spec["lambda_"] <= 1, "a number in [0, 1]"),
         "seed": (_is_number(spec.get("seed")) and _is_count(spec["seed"]), "a whole number, 0 or more"),
         **{name: (spec.get(name) is None or _is_number(spec[name]), "a finite number") for name in NUMBERS},
-        "target_policy": (spec.get("target_policy") is None or _is_text(spec["target_policy"]), "a name"),
+        "target_policy": (spec.get("target_policy") is None or _is_name(spec["target_policy"]), "a name"),
         "double": (isinstance(spec.get("double"), bool | None), "True or False"),
         "options": (isinstance(spec.get("options", {}), Mapping), "a dict"),
     }
@@ -68,14 +68,14 @@ def check_spec(spec: Mapping[str, Any]) -> None:
             raise ValueError(f"`{name}` of a spec must be {rule}; got {_short(spec.get(name))}.")
 
 
-def _is_text(value: Any) -> bool:
+def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST_INTEGER
 
 
 def _is_count(value: Any) -> bool:
@@ -84,16 +84,24 @@ def _is_count(value: Any) -> bool:
 
 def _short(value: Any) -> str:
     shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+    if len(shown) > 80:
+        return f"{shown[:77]}..."
+    return shown
 
 
 def report_row(report: Report) -> list[Any]:
-    """As SQLite has it: what JSON writes as a text, an infinity, is a number here."""
-    row = to_row(report)
-    plain = {name: json.dumps(row[name], allow_nan=False) for name in LISTS} | {name: row[name] for name in COUNTS}
-    return [plain[name] if name in plain else None if row[name] is None else float(row[name]) for name in row]
+    """Return a report as SQLite stores it: lists as JSON, and infinities, which JSON writes as text, as numbers."""
+    encoded = []
+    for name, value in to_row(report).items():
+        if name in LISTS:
+            encoded.append(json.dumps(value, allow_nan=False))
+        elif name in COUNTS or value is None:
+            encoded.append(value)
+        else:
+            encoded.append(float(value))
+    return encoded
 
 
 def text(value: Any) -> str:
-    """What cannot be UTF-8, such as a part of a file's name, is spelt out."""
+    """Return a text as valid UTF-8, with escapes for what is not, such as bytes of a file's name."""
     return str(value).encode("utf-8", "backslashreplace").decode()

@@ -1,24 +1,27 @@
-"""Today's statistics of a comparison at one λ: mean, IQM, optimality gap, probability of improvement and area."""
+"""Aggregate statistics of a comparison at one λ: mean, IQM, optimality gap, probability of improvement, area."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offtrace.scores.estimates import iqm, optimality_gap
+from offtrace.scores.aggregates import iqm, optimality_gap
 from offtrace.scores.intervals import Interval, interval, probability_of_improvement
-from offtrace.scores.layout import SINGLE, Statistics, Stretch
+from offtrace.scores.keys import Stretch
+from offtrace.scores.summaries import SINGLE_RUN, Statistics
 
 if TYPE_CHECKING:
     from offtrace.scores.comparison import Comparison
 
 
-def statistics_of(comparison: "Comparison", lambda_: float, stretch: Stretch) -> list[Statistics]:
-    """One row for each algorithm; none where no game is complete. The area is that of the training returns."""
+def statistics_at(comparison: "Comparison", lambda_: float, stretch: Stretch) -> list[Statistics]:
+    """Return one entry per algorithm; an empty list if no game is complete. Areas are of training returns."""
     z = comparison.run_scores(lambda_, stretch)
     if not z:
         return []
     means = _means(comparison, lambda_, stretch)
-    areas = _means(comparison, lambda_, "area") if stretch == "final" else {}
+    areas: dict[str, Interval] = {}
+    if stretch == "final":
+        areas = _means(comparison, lambda_, "area")
     raw = {name: {game: comparison.cell(game, name, lambda_, stretch) for game in z[name]} for name in z}
     rows = []
     for name in comparison.algorithms:
@@ -33,18 +36,21 @@ def statistics_of(comparison: "Comparison", lambda_: float, stretch: Stretch) ->
 
 
 def _means(comparison: "Comparison", lambda_: float, stretch: Stretch) -> dict[str, Interval]:
-    """By algorithm; none of them where a game that is compared lacks a score."""
+    """Return the mean of each algorithm; nothing if a compared game lacks this score."""
     games = comparison.complete_games([lambda_], stretch)
     if not games or (stretch == "area" and not set(comparison.complete_games([lambda_])) <= set(games)):
         return {}
-    found = comparison.averages("score", stretch, [lambda_])
-    of = {}
-    for a, name in enumerate(found.algorithms):
+    averages = comparison.averages("score", stretch, [lambda_])
+    means = {}
+    for a, name in enumerate(averages.algorithms):
         sizes = [comparison.cell(game, name, lambda_, stretch).size for game in games]
-        low, high, reason = None, None, found.reason
+        low = high = None
+        reason = averages.reason
         if min(sizes) < 2:
-            reason = SINGLE  # as all statistics here are of seeds, also where averages are of games
-        elif found.low is not None and found.high is not None:
-            low, high = float(found.low[0, a]), float(found.high[0, a])
-        of[name] = Interval(float(found.value[0, a]), low, high, sum(sizes), reason)
-    return of
+            # These statistics vary over seeds, even where the averages have intervals over games.
+            reason = SINGLE_RUN
+        elif averages.low is not None and averages.high is not None:
+            low = float(averages.low[0, a])
+            high = float(averages.high[0, a])
+        means[name] = Interval(float(averages.value[0, a]), low, high, sum(sizes), reason)
+    return means
