@@ -23,7 +23,7 @@ ACTIONS, SUCCESSORS, NEAR = 4, 5, 3
 def problem(row: tuple[int, str]) -> FiniteMDP:
     num_states, where = row
     near = None if where == "anywhere" else NEAR
-    return mdps.garnet(num_states, ACTIONS, SUCCESSORS, gamma=GAMMA, rng=0, local=near)
+    return mdps.garnet(num_states, ACTIONS, SUCCESSORS, gamma=GAMMA, seed=0, local=near)
 
 
 def answer(mdp: FiniteMDP) -> np.ndarray:

@@ -32,7 +32,7 @@ class Problem(NamedTuple):
 def problem(row: tuple[int, str]) -> Problem:
     num_states, where = row
     near = None if where == "anywhere" else NEAR
-    mdp = mdps.garnet(num_states, ACTIONS, SUCCESSORS, gamma=GAMMA, rng=0, local=near)
+    mdp = mdps.garnet(num_states, ACTIONS, SUCCESSORS, gamma=GAMMA, seed=0, local=near)
     pi = np.random.default_rng(1).exponential(size=mdp.shape)
     return Problem(mdp, pi / pi.sum(1, keepdims=True), where)
 

@@ -82,7 +82,7 @@ def check(log: Log, obs: Any, mu_a: Any) -> None:
             raise ArithmeticError("wrong answer: a window was never written so")
 
 
-# -- contenders ----------------------------------------------------------------------------------------------
+# -- contenders ------------------------------------------------------------------------------------
 
 
 def repeated(one: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -56,7 +56,7 @@ def definition(w: Window) -> np.ndarray:
     return target
 
 
-# -- ours ----------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
 def ours(w: Window, validate: bool = False) -> Function:
@@ -81,7 +81,7 @@ def ours_jax(w: Window) -> Function:
     return jitted(jax.jit(targets), jax_window(w))
 
 
-# -- peers: JAX ----------------------------------------------------------------------------------------------
+# -- peers: JAX ------------------------------------------------------------------------------------
 
 
 def jax_window(w: Window) -> Window:
@@ -126,7 +126,7 @@ def rlax_q_and_v(w: Window) -> Function:
     return jitted(jax.jit(targets), jax_window(w))
 
 
-# -- peers: PyTorch ------------------------------------------------------------------------------------------
+# -- peers: PyTorch --------------------------------------------------------------------------------
 
 
 def torch_window(w: Window) -> Window:
@@ -187,7 +187,7 @@ def torch_compiled(w: Window) -> Function:
     return lambda: compiled(tensors)
 
 
-# -- peers: NumPy, and the floor -----------------------------------------------------------------------------
+# -- peers: NumPy, and the floor -------------------------------------------------------------------
 
 
 def einsum_loop(w: Window) -> Function:

@@ -64,8 +64,8 @@ def problem(row: Row) -> Problem:
     rng = np.random.default_rng(0)
     pi, mu = (rng.dirichlet(np.ones(4), size=row.num_states) for _ in range(2))
     if row.task == "evaluation":
-        return Problem(row, garnet(row.num_states, 4, 5, gamma=0.95, rng=0), pi, mu)
-    near = garnet(row.num_states, 4, 5, gamma=0.95, rng=0, local=10)
+        return Problem(row, garnet(row.num_states, 4, 5, gamma=0.95, seed=0), pi, mu)
+    near = garnet(row.num_states, 4, 5, gamma=0.95, seed=0, local=10)
     start = np.zeros(row.num_states)
     start[row.num_states // 2] = 1
     mdp = FiniteMDP.from_transitions(
@@ -80,7 +80,7 @@ def problem(row: Row) -> Problem:
     return Problem(row, mdp, pi, mu)
 
 
-# -- ours ----------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
 def ours(p: Problem, num_threads: int | None) -> Function:
@@ -128,7 +128,7 @@ def enough(p: Problem, run: Callable[[int], np.ndarray]) -> Function:
     return lambda: np.minimum(run(num_episodes), p.row.num_steps)
 
 
-# -- peers ---------------------------------------------------------------------------------------------------
+# -- peers -----------------------------------------------------------------------------------------
 
 
 class Walker:

@@ -68,7 +68,7 @@ def counts(num_steps: int, num_updates: int) -> np.ndarray:
     return np.array([num_steps, num_updates], np.float64)
 
 
-# -- ours ----------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
 def ours(task: Task, trace: str = "retrace", env: str = "", num_seeds: int = 1) -> Function:
@@ -115,7 +115,7 @@ def on_the_host(task: Task) -> Function:
     return ours(task, env=f"gymnasium/{task.gymnasium}")
 
 
-# -- peers ---------------------------------------------------------------------------------------------------
+# -- peers -----------------------------------------------------------------------------------------
 
 
 def register(task: Task) -> None:

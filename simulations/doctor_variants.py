@@ -62,7 +62,7 @@ def backwards(td, carry):
     return td
 
 
-# -- wrong in c ---------------------------------------------------------------------------------------------------
+# -- wrong in c ------------------------------------------------------------------------------------
 
 
 @wrong("min(λ, π/μ): λ inside the clip")
@@ -160,7 +160,7 @@ def epsilon_in_both(q, a, r, discount, pi, mu, lam):
     return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * c[1:])
 
 
-# -- wrong in how it is carried back ------------------------------------------------------------------------------
+# -- wrong in how it is carried back ---------------------------------------------------------------
 
 
 @wrong("γ twice: in c and in the recursion")
@@ -259,7 +259,7 @@ def quotients_of_products(q, a, r, pi, mu, gamma, lam):
     return q_a + np.cumsum(td[::-1])[::-1] / reach
 
 
-# -- wrong in values ----------------------------------------------------------------------------------------------
+# -- wrong in values -------------------------------------------------------------------------------
 
 
 @wrong("the mean of Q over actions, not E_π Q")
@@ -336,7 +336,7 @@ def three_at_once(q, a, r, discount, pi, mu, lam):
     return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * c[:-1])
 
 
-# -- written after the doctor had learned from those above ---------------------------------------------------------
+# -- written after the doctor had learned from those above -----------------------------------------
 
 
 @unseen("min(λ, π/μ), λ = 0.9 inside the function")
@@ -424,7 +424,7 @@ def reshaped_for_transposed(q, actions, rewards, discounts, pi, mu, lam):
     return of_taken(q) + td.reshape(batch, n)
 
 
-# -- written last --------------------------------------------------------------------------------------------------
+# -- written last ----------------------------------------------------------------------------------
 
 
 @last("rewards times 1 − γ")
@@ -468,7 +468,7 @@ def largest_probability(q, a, r, discount, pi, lam):
     return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * lam * pi.max(-1)[1 : len(r)])
 
 
-# -- right --------------------------------------------------------------------------------------------------------
+# -- right -----------------------------------------------------------------------------------------
 
 
 @right

@@ -118,7 +118,7 @@ def _action(q: np.ndarray, epsilon: float, generator: np.random.Generator) -> in
     return int(q.argmax())
 
 
-# -- where it plays ------------------------------------------------------------------------------------------
+# -- where it plays --------------------------------------------------------------------------------
 
 
 class _Moment(NamedTuple):

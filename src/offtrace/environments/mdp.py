@@ -285,7 +285,7 @@ def _padded(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-# -- pure functions of the tables ----------------------------------------------------------------------------
+# -- pure functions of the tables ------------------------------------------------------------------
 
 
 def _reset(world: World, key: Array) -> tuple[State, Array]:

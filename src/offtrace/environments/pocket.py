@@ -101,7 +101,7 @@ class Acrobot:
         return Step(Motion(x, time), _links(x), reward, terminated, jnp.bool_(time >= self.time_limit))
 
 
-# -- the physics: state and action in, state out -------------------------------------------------------------
+# -- the physics: state and action in, state out ---------------------------------------------------
 
 
 def cart_pole(x: Array, action: Array) -> Array:
