@@ -66,7 +66,7 @@ def test_by_name() -> None:
         ("atari/river_raid", "Did you mean atari/riverraid?"),
         ("ms_pac_man", "Did you mean atari/ms_pacman?"),
         ("atari/cartpole", "Did you mean pocket/cartpole?"),
-        ("atari/zzz", "The games are alien, amidar, "),
+        ("atari/zzz", "Valid games: alien, amidar, "),
         ("zzz", "atari/<game>"),
     ],
 )
@@ -81,11 +81,11 @@ def test_unknown_games_get_close_ones(wrong: str, hint: str) -> None:
     ("options", "text"),
     [
         ({"sticky": 1.0}, "`sticky` must be a probability below 1; got 1.0"),
-        ({"noop_max": -1}, "`noop_max` must be an integer of at least 0; got -1"),
-        ({"max_frames": 0}, "`max_frames` must be an integer of at least 1; got 0"),
-        ({"num_threads": 1.5}, "`num_threads` must be an integer of at least 0; got 1.5"),
-        ({"num_actors": 0}, "`num_actors` must be an integer of at least 1; got 0"),
-        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"noop_max": -1}, "`noop_max` must be a whole number of at least 0; got -1"),
+        ({"max_frames": 0}, "`max_frames` must be a whole number of at least 1; got 0"),
+        ({"num_threads": 1.5}, "`num_threads` must be a whole number of at least 0; got 1.5"),
+        ({"num_actors": 0}, "`num_actors` must be a whole number of at least 1; got 0"),
+        ({"seed": -1}, "`seed` must be a whole number of at least 0"),
         ({"seed": 2**31 - 1}, "under 2³¹; got 2147483647"),
     ],
 )
@@ -112,7 +112,7 @@ def test_without_ale_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, ca
     assert left.value.code == 2
     stderr = capsys.readouterr().err
     assert stderr.count("\n") == 1
-    assert "'atari/pong' cannot be made here: Atari games need ale-py: pip install 'offtrace[atari]'" in stderr
+    assert "'atari/pong' cannot be made here: this needs `ale-py`: pip install 'offtrace[atari]'" in stderr
 
 
 # -- defaults ------------------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_deep_sea_against_a_loop() -> None:
 
 def test_sizes_are_refused() -> None:
     for wrong in (lambda: Catch(rows=1), lambda: DeepSea(size=0), lambda: Catch(columns=2.5)):
-        with pytest.raises(ValueError, match="must be an integer of at least"):
+        with pytest.raises(ValueError, match="must be a whole number of at least"):
             wrong()
 
 

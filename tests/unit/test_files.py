@@ -1,4 +1,4 @@
-"""Files of strangers: what is no regular file, what says it is larger than it is, and a few hundred broken ones."""
+"""Untrusted files: no regular file, a header that declares too much, and a few hundred broken files."""
 
 import io
 import os
@@ -273,7 +273,7 @@ def test_a_header_that_declares_too_much_is_refused_before_memory_is_taken(tmp_p
         member.write(npy(np.zeros(0))[:80])
         for _ in range(3):
             member.write(bytes(50 << 20))
-    with pytest.raises(ValueError, match=r"unpacks to 157,\d+,\d+ bytes; at most"):
+    with pytest.raises(ValueError, match=r"unpacks to 157,\d+,\d+ bytes; the limit is"):
         files.read_npz(bomb)
 
 
@@ -295,7 +295,7 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     with path.open("wb") as file:
         file.truncate(verb.MAX_LOG + 1)  # takes no room on the disk
-    with pytest.raises(ValueError, match=r"has 67,108,865 bytes; at most 67,108,864 are read"):
+    with pytest.raises(ValueError, match=r"has 67,108,865 bytes; the limit is 67,108,864"):
         verb.load(str(path), None)
 
 

@@ -265,9 +265,9 @@ def test_wrong_names_and_options(name: str, options: dict, text: str) -> None:
 
 def test_what_an_environment_cannot_hold_is_refused() -> None:
     huge = FiniteMDP(p=[[[1.0]]], r=[[1e300]], gamma=0.9)
-    with pytest.raises(ValueError, match=r"rewards that float32 can hold.*it has 1e\+300"):
+    with pytest.raises(ValueError, match=r"rewards that float32 can hold.*got 1e\+300"):
         from_mdp(huge)
-    with pytest.raises(ValueError, match="`observation` 'features' must be at most"):
+    with pytest.raises(ValueError, match="`observation` must have at most"):
         from_mdp(odd(), observation="features", num_features=2**30)
 
 

@@ -93,7 +93,7 @@ class Verdict:
             "ignored": f"NOT RETRACE: {name} takes `{self.detail}` and never reads it, which makes it {algorithm}.",
             "rounded": f"NOT PRECISE: {name} is {algorithm}, but {self.detail}.",
             "fragile": f"NOT ALWAYS RIGHT: {name} is {algorithm} in small windows, but fails in others:",
-            "another": f"DIFFERENT ALGORITHM: {name} is a correct implementation of {algorithm}, not of what you named.",
+            "another": f"DIFFERENT ALGORITHM: {name} is a correct {algorithm}, which is not what you named.",
             "mistake": f"MISTAKE in {name}: {titles}.",
             "mistakes": f"TWO MISTAKES in {name}: {titles}.",
             "ambiguous": f"WRONG: {name} has a mistake, and {len(self.alternatives)} explanations fit equally well:",

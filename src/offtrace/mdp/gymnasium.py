@@ -185,7 +185,7 @@ def _imported(module: str) -> Any:
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"`{package}` is not installed: pip install {PACKAGES[package]} ({error}).") from error
+        raise ImportError(f"this needs `{package}`: pip install {PACKAGES[package]} ({error}).") from error
 
 
 def _first_states(bare: Any) -> np.ndarray:

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from offtrace.environments.episodes import Frame, Policy, play
+from offtrace.environments.episodes import Frame, Player, play
 from offtrace.environments.pictures import ACTIONS
 from offtrace.verbs.films import check_fps, check_gif_fps, ffmpeg_path, pillow, write_gif, write_mp4
 from offtrace.verbs.screen import check_terminal, show
 
 
 def watch_policy(
-    policy: Policy,
+    policy: Player,
     *,
     output: Path | None,
     terminal: bool,
