@@ -386,7 +386,7 @@ def test_refused_arguments(arguments: tuple, options: dict, text: str) -> None:
 @pytest.mark.parametrize("actions", [[0, 2], [-1, 0], [0.0, 1.0], [0], [[0, 1]], [True, False]])
 def test_refused_actions(actions: list) -> None:
     with rows_of() as rows:
-        with pytest.raises(RuntimeError, match="`begin` must come before"):
+        with pytest.raises(RuntimeError, match="`begin` must be called before"):
             rows.advance(np.zeros(2, int))
         rows.begin()
         with pytest.raises(ValueError, match="`actions` must be"):

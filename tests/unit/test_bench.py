@@ -260,14 +260,14 @@ def test_without_an_output_folder_nothing_is_written(
 
 def test_the_table_fits_80_columns_without_cutting_words() -> None:
     ours = ("offtrace", "offtrace, torch", "offtrace, jax.jit")
-    contenders = dict.fromkeys((*ours, "offtrace, door checks"), lambda x: lambda: 2 * x)
+    contenders = dict.fromkeys((*ours, "offtrace, input checks"), lambda x: lambda: 2 * x)
     floors = {"read, all threads": lambda x: lambda: None}
     asked = benchmark(contenders=contenders, ours=ours, floors=floors)
     row = bench.measure_row(asked, 1)
     to = console()
     to.print(bench.table(bench.Result(asked, False, "", {}, (row,), True)))
     assert "…" not in printed(to)
-    assert "  offtrace, door checks " in printed(to)
+    assert "  offtrace, input checks " in printed(to)
 
 
 # -- the benchmarks there are --------------------------------------------------------------------------------
