@@ -279,7 +279,7 @@ def test_wrong_words(run: Callable, arguments: tuple[str, ...], text: str) -> No
     [
         ("", "state is missing"),
         ("s,a,r,s2,done\n0,0,0,0,0\n", "must have the columns state, action, reward, next_state, terminated; state"),
-        (HEADER, "must hold a transition at least"),
+        (HEADER, "must not be empty"),
         (HEADER + "0,0,1\n", "must hold numbers; row 1 is '0,0,1'"),
         (HEADER + "0,0,1,0,0\nup,0,1,0,0\n", "must hold numbers; row 2 is 'up,0,1,0,0'"),
         (HEADER + "0,0,nan,1,0\n", "`rewards` must be finite; got nan at t = 0"),

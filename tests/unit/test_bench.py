@@ -312,15 +312,15 @@ def test_a_script_is_held_between_steps_and_what_it_defines_is_replaced(tmp_path
     script.write_text(
         'made, by = 0, 1\nif __name__ == "__main__":\n    while made < 12:\n        step()\n        made += by\n'
     )
-    held = training.Held()
-    module = training.module_of(script, {"by": 2, "step": held.step})
-    held.start(lambda: module.__loader__.exec_module(module))
-    held.advance(3)
+    loop = training.PausedLoop()
+    module = training.module_of(script, {"by": 2, "step": loop.step})
+    loop.start(lambda: module.__loader__.exec_module(module))
+    loop.advance(3)
     assert module.made == 6
-    held.advance(2)
+    loop.advance(2)
     assert module.made == 10
-    with pytest.raises(RuntimeError, match="ended before"):
-        held.advance(2)
+    with pytest.raises(RuntimeError, match="ended too early"):
+        loop.advance(2)
 
 
 def test_importing_it_loads_nothing_heavy() -> None:

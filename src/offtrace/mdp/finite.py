@@ -24,6 +24,15 @@ from numpy.typing import ArrayLike
 
 from offtrace.likelihoods import tolerance
 from offtrace.mdp.checks import checked_numbers, checked_whole, checked_wholes
+from offtrace.mdp.transitions import (
+    check_rows,
+    check_transitions,
+    checked_successors,
+    ends_of,
+    from_dense,
+    from_sparse,
+    rewards_of,
+)
 
 
 class FiniteMDP:
@@ -79,16 +88,16 @@ class FiniteMDP:
         grid: tuple[int, int] | None = None,
     ) -> None:
         if hasattr(p, "tocsr"):
-            shape, probability, successor, first = _from_sparse(p)
+            shape, probability, successor, first = from_sparse(p)
         else:
-            shape, probability, successor, first = _from_dense(p)
+            shape, probability, successor, first = from_dense(p)
         self._fill(
             probability,
             successor,
             first,
             shape,
-            r=_rewards(r, shape, successor, first),
-            ends=_ends(terminates, shape, successor, first),
+            r=rewards_of(r, shape, successor, first),
+            ends=ends_of(terminates, shape, successor, first),
             gamma=gamma,
             start=start,
             name=name,
@@ -157,14 +166,14 @@ class FiniteMDP:
         self.name = name
         rounding = tolerance(probability)
         self.probability = np.ascontiguousarray(probability, dtype=np.float64)
-        self.successor = _indices(successor, self.num_states)
+        self.successor = checked_successors(successor, self.num_states)
         self.first = np.ascontiguousarray(first)
         for argument, values in (("probability", self.probability), ("successor", self.successor)):
             if values.ndim != 1:
                 raise ValueError(
                     f"`{argument}` must be a list with one entry per transition; got shape {values.shape}."
                 )
-        self.row_sums = _check_rows(self.probability, self.successor, self.first, shape, rounding)
+        self.row_sums = check_rows(self.probability, self.successor, self.first, shape, rounding)
         self.ends = self._checked_ends(ends)
         self._set_rewards(r)
         self.start = self._checked_start(start)
@@ -178,13 +187,13 @@ class FiniteMDP:
             raise ValueError(f"`ends` must have one entry per transition, {size[0]} in all; got shape {ends.shape}.")
         rounding = tolerance(ends)
         broken = ~((ends >= -rounding) & (ends <= 1 + rounding))
-        _check_transitions(broken, ends, self.first, self.shape, "terminates", "must be a share in [0, 1]")
+        check_transitions(broken, ends, self.first, self.shape, "terminates", "must be a share in [0, 1]")
         return np.ascontiguousarray(ends, dtype=np.float64) if ends.any() else None
 
     def _set_rewards(self, r: np.ndarray) -> None:
         if r.shape == self.probability.shape:
             self.reward = np.ascontiguousarray(r, dtype=np.float64)
-            _check_transitions(~np.isfinite(r), r, self.first, self.shape, "r", "must be finite")
+            check_transitions(~np.isfinite(r), r, self.first, self.shape, "r", "must be finite")
             self.r = np.add.reduceat(self.probability * self.reward, self.first[:-1]).reshape(self.shape)
         elif r.shape == self.shape:
             self.reward = None
@@ -293,121 +302,3 @@ def checked_policy(policy: Any, shape: tuple[int, int], name: str) -> np.ndarray
         x = int(np.argmax(broken))
         raise ValueError(f"`{name}` must have rows that sum to 1; got {sums[x]:.6g} at x = {x}.")
     return policy
-
-
-Transitions = tuple[tuple[int, int], np.ndarray, np.ndarray, np.ndarray]
-"""(X, A), then the arrays `probability`, `successor` and `first`."""
-
-
-def _from_sparse(p: Any) -> Transitions:
-    if len(p.shape) != 2 or 0 in p.shape or p.shape[0] % p.shape[1]:
-        raise ValueError(f"a sparse `p` must have shape (X·A, X), row x·A + a; got {p.shape}.")
-    matrix = p.tocsr()  # the same object if it is CSR already
-    num_states = matrix.shape[1]
-    shape = num_states, matrix.shape[0] // num_states
-    return shape, checked_numbers("p", matrix.data), matrix.indices, matrix.indptr
-
-
-def _from_dense(p: Any) -> Transitions:
-    dense = checked_numbers("p", p)
-    if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or 0 in dense.shape:
-        raise ValueError(f"`p` must have shape (X, A, X), with p(x'|x, a) in [x, a, x']; got {dense.shape}.")
-    num_states, num_actions = dense.shape[:2]
-    table = dense.reshape(-1, num_states)
-    rows, successor = np.nonzero(table)
-    first = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(table)))])
-    return (num_states, num_actions), table[rows, successor], successor, first
-
-
-def _indices(successor: Any, num_states: int) -> np.ndarray:
-    successor = checked_wholes("successor", successor)
-    if successor.size and not 0 <= int(successor.min()) <= int(successor.max()) < num_states:
-        worst = successor[(successor < 0) | (successor >= num_states)][0]
-        raise ValueError(f"`successor` must be a state in [0, {num_states}); got {worst}.")
-    if successor.dtype not in (np.int32, np.int64) or not successor.dtype.isnative:
-        successor = successor.astype(np.int64)
-    return np.ascontiguousarray(successor)
-
-
-def _check_rows(
-    probability: np.ndarray, successor: np.ndarray, first: np.ndarray, shape: tuple[int, int], rounding: float
-) -> tuple[float, float]:
-    """Check that every row is a distribution; return the smallest and the largest sum."""
-    if (
-        first[0] != 0
-        or first[-1] != len(probability)
-        or len(probability) != len(successor)
-        or (np.diff(first) < 0).any()
-    ):
-        raise ValueError(
-            f"`first` must grow from 0 to the number of transitions; got {first[0]} … {first[-1]} "
-            f"for {len(probability)} probabilities and {len(successor)} successors."
-        )
-    empty = np.diff(first) == 0
-    if empty.any():
-        x, a = divmod(int(np.argmax(empty)), shape[1])
-        raise ValueError(f"`p` must have rows that sum to 1; got 0 at (x, a) = ({x}, {a}).")
-    negative = ~(probability >= -rounding)
-    _check_transitions(negative, probability, first, shape, "p", "must be a probability in [0, 1]")
-    sums = np.add.reduceat(probability, first[:-1])
-    broken = ~(abs(sums - 1) <= rounding)
-    if broken.any():
-        x, a = divmod(int(np.argmax(broken)), shape[1])
-        remedy = "Transitions that end an episode count too; mark them with `terminates`."
-        got = sums[x * shape[1] + a]
-        raise ValueError(f"`p` must have rows that sum to 1; got {got:.6g} at (x, a) = ({x}, {a}). {remedy}")
-    return float(sums.min()), float(sums.max())
-
-
-def _check_transitions(
-    broken: np.ndarray, values: np.ndarray, first: np.ndarray, shape: tuple[int, int], name: str, rule: str
-) -> None:
-    """Raise if `broken` is True for any transition."""
-    if broken.any():
-        place = int(np.argmax(broken))
-        x, a = divmod(int(np.searchsorted(first, place, side="right")) - 1, shape[1])
-        raise ValueError(f"`{name}` {rule}; got {values[place]:.6g} at (x, a) = ({x}, {a}).")
-
-
-def _rewards(r: Any, shape: tuple[int, int], successor: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return rewards (X, A), or one per transition."""
-    if hasattr(r, "tocsr"):
-        return _sparse("r", r, shape, successor, first)
-    r = checked_numbers("r", r)
-    if r.shape == (*shape, shape[0]):
-        return r.reshape(-1, shape[0])[_rows(first), successor]
-    if r.shape != shape:
-        raise ValueError(f"`r` must have shape (X, A) = {shape} or {(*shape, shape[0])}; got {r.shape}.")
-    return r
-
-
-def _ends(terminates: Any, shape: tuple[int, int], successor: np.ndarray, first: np.ndarray) -> np.ndarray | None:
-    """Return the share of each transition that terminates."""
-    if terminates is None:
-        return None
-    if hasattr(terminates, "tocsr"):
-        return _sparse("terminates", terminates, shape, successor, first)
-    terminates = checked_numbers("terminates", terminates)
-    if terminates.shape == shape[:1]:
-        return terminates[successor]
-    if terminates.shape == shape:
-        return np.repeat(terminates.ravel(), np.diff(first))
-    if terminates.shape == (*shape, shape[0]):
-        return terminates.reshape(-1, shape[0])[_rows(first), successor]
-    allowed = f"{shape[:1]}, {shape} or {(*shape, shape[0])}"
-    raise ValueError(f"`terminates` must have shape {allowed}; got {terminates.shape}.")
-
-
-def _sparse(name: str, given: Any, shape: tuple[int, int], successor: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the entries of a sparse matrix at the transitions."""
-    expected = (shape[0] * shape[1], shape[0])
-    if given.shape != expected:
-        raise ValueError(f"a sparse `{name}` must have the shape of `p`, {expected}; got {given.shape}.")
-    matrix = given.tocsr()
-    if np.array_equal(matrix.indptr, first) and np.array_equal(matrix.indices, successor):
-        return checked_numbers(name, matrix.data)
-    return checked_numbers(name, np.asarray(matrix[_rows(first), successor])).ravel()
-
-
-def _rows(first: np.ndarray) -> np.ndarray:
-    return np.repeat(np.arange(len(first) - 1), np.diff(first))
