@@ -1,4 +1,4 @@
-"""What a function returns: targets, TD errors or losses, in any layout, alone or inside tuples.
+"""Outputs of a function: targets, TD errors or losses, in any layout, alone or inside tuples.
 
 Guesses about the function are converted to the form of its output before they are compared, so a
 loss need not be inverted.

@@ -273,7 +273,7 @@ network's and q_online the online network's."""
 
 
 def from_adapter(adapter: Callable[[Any], Any], window: GoldenWindow) -> Convention:
-    """Return the convention of a function of one window; what the function reads says what it can express."""
+    """Return the convention of a function of one window. It can express what it reads."""
     view = WindowView(window)
     with quiet():
         adapter(view)

@@ -1,4 +1,4 @@
-"""Where a function is wrong: the first difference, failures in long windows, inputs with a wrong effect."""
+"""Evidence of an error: the first difference, failures in long windows, inputs with a wrong effect."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

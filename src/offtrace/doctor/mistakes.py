@@ -26,7 +26,7 @@ class Mistake(NamedTuple):
     choice: bool = False
     """True if it may be intended: not Retrace as in the paper, but not an oversight either."""
     needs: str = ""
-    """What the function must take for this mistake to be possible: "lambda", "two_networks" or nothing."""
+    """The argument that this mistake requires: "lambda", "two_networks" or nothing."""
 
 
 EPSILONS = (1e-8, 1e-6, 1e-5, 1e-10, 1e-7, 1e-9, 1e-4, 1e-3, 1e-2, 1e-12)

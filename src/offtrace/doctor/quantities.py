@@ -159,7 +159,7 @@ _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class Meaning(NamedTuple):
-    """What one parameter may be given: kinds, most likely first, and the row they start in."""
+    """The kinds that one parameter may be given, most likely first, and the row they start in."""
 
     kinds: tuple[str, ...]
     start: int
@@ -217,7 +217,7 @@ def _as_online(meaning: Meaning | None) -> Meaning | None:
 
 
 def _meaning(name: str, shifted: bool) -> Meaning | None:
-    """Look a name up; `shifted` says that `_t` means the row after."""
+    """Look up a name. If `shifted`, `_t` means the row after."""
     stem = name.lower().strip("_")
     start = 0
     suffix = re.search(r"_(tm1|tp1|t1|t)$", stem)

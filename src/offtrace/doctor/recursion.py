@@ -1,5 +1,4 @@
-"""Eq. 3 as a recursion in plain Python, with one switch per known mistake at the term where it is
-made.
+"""Eq. 3 as a recursion in plain Python, with one switch per known mistake.
 
 G_t = r_t + γ_t [ E_π Q(x_{t+1}, ·) + c_{t+1} (G_{t+1} − Q(x_{t+1}, a_{t+1})) ]
 """
@@ -44,7 +43,7 @@ class Switches:
     true_next: bool = True
     """At a truncation the value is that of the true last state, not of row t+1."""
     cut: str = "ends"
-    """Where the trace is cut: "ends", "terminations" or "nowhere"."""
+    """The places where the trace is cut: "ends", "terminations" or "nowhere"."""
     reward_row: int = 0
     discount_row: int = 0
     beyond: str = "zero"

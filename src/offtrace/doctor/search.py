@@ -66,7 +66,7 @@ class Fit:
 
 
 class Signature(NamedTuple):
-    """What the function takes, which decides the mistakes it can have, and its γ."""
+    """The arguments of the function that decide which mistakes it can have, and its γ."""
 
     takes_lambda: bool = True
     two_networks: bool = False

@@ -189,8 +189,7 @@ def _is_product(x: Response, near: float) -> bool:
 
 
 def _values(responses: list[Response], near: float) -> WrongTerm | None:
-    """Name the weights of Q(x_{t+1}, ·), in the last state and inside the window, and the value
-    subtracted there.
+    """Name the weights of Q(x_{t+1}, ·), or the value subtracted from G_{t+1}.
 
     The last state shows the weights alone. Inside the window, the value that c_{t+1} multiplies is
     subtracted:

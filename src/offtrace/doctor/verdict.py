@@ -31,11 +31,11 @@ class Verdict:
     """True if λ was passed to the function or given by the user; otherwise it was inferred from the numbers."""
     convention: str = ""
     fed: tuple[str, ...] = ()
-    """What each parameter of the function was given."""
+    """The quantity that each parameter was given."""
     output: str = ""
     mistakes: tuple[str, ...] = ()
     alternatives: tuple[tuple[str, ...], ...] = ()
-    """Every explanation that fits, where there are several."""
+    """All explanations that fit, if there are several."""
     detail: str = ""
     window: GoldenWindow | None = None
     step: int | None = None
@@ -261,7 +261,7 @@ TITLES = {
 
 
 class Theory(NamedTuple):
-    """Whether a trace is safe for every π and μ, and what is known about it."""
+    """What is known about a trace; `safe` means safe for every π and μ."""
 
     safe: bool
     text: str = ""

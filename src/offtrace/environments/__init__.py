@@ -126,8 +126,7 @@ ATARI = tuple(TITLES)
 
 
 def make(name: str, **options: Any) -> Any:
-    """Make the environment of this name; for `gymnasium/<id>` and `atari/<game>`, a factory of
-    rows.
+    """Make an environment; for `gymnasium/<id>` and `atari/<game>`, a factory of rows.
 
     A factory takes `num_actors` and `seed`. Options are the fields of the environment
     (`time_limit`, `sticky`, …). For Gymnasium they are the arguments of `GymnasiumRows`, which
@@ -186,8 +185,7 @@ def own_gamma(name: str, options: Mapping[str, Any]) -> float | None:
 
 
 def program_shape(name: str, options: Mapping[str, Any]) -> Any:
-    """Return what a compiled program depends on. Environments with equal shapes can share a
-    program.
+    """Return the key of a compiled program; environments with equal keys can share one.
 
     >>> program_shape("mdp/grid_world", {}) == program_shape("mdp/grid_world", {"slip": 0.1})
     True
@@ -198,8 +196,7 @@ def program_shape(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def on_host(name: str) -> bool:
-    """Return whether an environment is stepped on the CPU, as a vector environment, and not inside
-    a JAX program.
+    """Return whether an environment is stepped on the CPU, and not inside a JAX program.
 
     >>> on_host("gymnasium/CartPole-v1"), on_host("atari/pong"), on_host("pocket/cartpole")
     (True, True, False)
@@ -212,8 +209,7 @@ def _hint(name: str) -> str:
 
 
 def similar_names(name: str) -> str:
-    """Return a question with similar names, compared without their suite first; empty if there are
-    none.
+    """Return a question with similar names, or an empty string if there are none.
 
     Ids of Gymnasium and ALE are understood. Atari games come last unless the name says Atari.
 

@@ -1,5 +1,4 @@
-"""Plays episodes with an agent, and yields a frame per step: the picture, the action values and the
-action.
+"""Plays episodes, and yields a frame per step: picture, action values and action.
 
     for frame in play(player, seed=0, max_steps=1000, num_episodes=2):
         frame.picture, frame.q, frame.action, frame.episode_return
@@ -62,8 +61,7 @@ class Frame:
 def play(
     player: Player, *, seed: int, max_steps: int, num_episodes: int = 1, epsilon: float = 0.0
 ) -> Generator[Frame, None, None]:
-    """Yield the frames of `num_episodes` episodes, each stopped after `max_steps` steps at the
-    latest.
+    """Yield the frames of `num_episodes` episodes of at most `max_steps` steps each.
 
     The action is the first greedy one, or with probability `epsilon` a uniform one. The same seed
     gives the same frames if the environment is deterministic given its seed.

@@ -27,11 +27,11 @@ class Fall(NamedTuple):
 
 @dataclass(frozen=True)
 class Catch:
-    """bsuite's `catch`: a ball falls from a random column, and a paddle in the last row moves left,
-    stays or moves right.
+    """bsuite's `catch`: a ball falls from a random column, and a paddle must catch it.
 
-    When the ball reaches the last row, the reward is +1 for a catch and −1 for a miss, and the
-    episode terminates. The planes are the ball and the paddle.
+    The paddle in the last row moves left, stays or moves right. When the ball reaches that row, the
+    reward is +1 for a catch and −1 for a miss, and the episode terminates. The planes are the ball
+    and the paddle.
     """
 
     rows: int = 10
@@ -131,11 +131,11 @@ class DeepSea:
 
 @dataclass(frozen=True)
 class Cliff:
-    """Gymnasium's CliffWalking-v1 with a time limit: −1 per step, −100 and back to the start for
-    the cliff.
+    """Gymnasium's CliffWalking-v1 with a time limit: −1 per step, −100 for the cliff.
 
-    The grid has 4 rows of 12 cells; the start is the lower left corner, the goal the lower right
-    one, with the cliff between them. The actions are up, right, down and left.
+    The cliff leads back to the start. The grid has 4 rows of 12 cells; the start is the lower left
+    corner, the goal the lower right one, with the cliff between them. The actions are up, right,
+    down and left.
     """
 
     time_limit: int = 200

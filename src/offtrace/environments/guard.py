@@ -137,8 +137,7 @@ class ResultCheck(gymnasium.Wrapper):
 
 
 class Guard(gymnasium.Wrapper):
-    """The outermost wrapper: reports what the environment raises, and observations of a wrong shape
-    or dtype.
+    """The outermost wrapper: reports errors, and observations of a wrong shape or dtype.
 
     Batching would hide a wrong dtype: 300 becomes 44 in uint8. Values are checked later, for the
     whole batch at once.

@@ -1,5 +1,4 @@
-"""Rows from any Gymnasium environment with array observations and numbered actions, through the
-vector API.
+"""Rows from Gymnasium environments with array observations and numbered actions.
 
     rows = GymnasiumRows("CartPole-v1", num_actors=8, seed=0)
     actor = rows.begin()

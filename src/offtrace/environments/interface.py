@@ -22,8 +22,7 @@ Array = Any
 
 
 class Space(NamedTuple):
-    """Shape and dtype of an observation: bool for planes of a grid, uint8 for frames, float32 for
-    vectors.
+    """Shape and dtype of an observation: bool planes, uint8 frames or float32 vectors.
 
     >>> Space((10, 10, 4), np.dtype(bool)).shape
     (10, 10, 4)
@@ -85,8 +84,7 @@ class Actor(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Row t, in the paper's index: x_t and the result of a_t. The discount of step t is γ ·
-    `continues`.
+    """Row t: x_t and the result of a_t. The discount of step t is γ · `continues`.
 
     An episode of two steps that is truncated, and the first row of the next one:
 
@@ -108,7 +106,7 @@ class Row(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Whether an episode ended with this row, with its undiscounted return and its length, else 0."""
+    """The end of an episode: `ended` is True in its last row, with its undiscounted return and its length, else 0."""
 
     ended: Array
     episode_return: Array

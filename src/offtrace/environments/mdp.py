@@ -96,7 +96,7 @@ class MDPEnvironment:
 
     @property
     def shape(self) -> "MDPShape":
-        """What a compiled program depends on; MDPs of the same shape share one."""
+        """The sizes that a compiled program depends on; MDPs of the same shape share one."""
         return MDPShape(self.num_states, self.num_actions, self.num_outcomes, self.observation)
 
     def reset(self, key: Array) -> tuple[MDPState, Array]:
@@ -243,8 +243,7 @@ def from_mdp(
 
 
 def _outcomes(mdp: FiniteMDP) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return probability, successor, reward and termination of every outcome, as padded tables (X,
-    A, K).
+    """Return probability, successor, reward and end of every outcome, padded (X, A, K).
 
     A transition that terminates with a share in (0, 1) becomes two outcomes: one that terminates,
     and one that does not.

@@ -26,8 +26,7 @@ class Motion(NamedTuple):
 
 @dataclass(frozen=True)
 class CartPole:
-    """CartPole-v1: keep a pole upright on a cart that is pushed left or right. +1 per step,
-    including the last one.
+    """CartPole-v1: keep a pole upright on a cart. +1 per step, including the last one.
 
     >>> _, x = CartPole().reset(jax.random.key(0))
     >>> x.shape, bool((abs(x) <= 0.05).all())
@@ -83,8 +82,7 @@ class MountainCar:
 
 @dataclass(frozen=True)
 class Acrobot:
-    """Acrobot-v1: swing the tip of two links above a line by torque on their joint. −1 per step, 0
-    for the last one."""
+    """Acrobot-v1: swing the tip of two links above a line. −1 per step, 0 for the last."""
 
     time_limit: int = 500
 
@@ -109,8 +107,7 @@ class Acrobot:
 
 
 def cart_pole(x: Array, action: Array) -> Array:
-    """Take one Euler step of 0.02 s of Barto, Sutton and Anderson's cart-pole: (position, speed,
-    angle, its speed)."""
+    """Take one Euler step of 0.02 s: (position, speed, angle, angular speed)."""
     gravity = 9.8
     pole_mass = 0.1
     total_mass = 1.1
@@ -156,8 +153,7 @@ def acrobot(x: Array, action: Array) -> Array:
 
 
 def _swing(x: Array, torque: Array) -> Array:
-    """Return the time derivative by Sutton and Barto's equations: masses, lengths and moments 1,
-    centres of mass ½."""
+    """Return the time derivative, by Sutton and Barto's equations for unit masses and lengths."""
     gravity = 9.8
     theta_1, theta_2, speed_1, speed_2 = x
     sin_2, cos_2 = jnp.sin(theta_2), jnp.cos(theta_2)

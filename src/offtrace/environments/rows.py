@@ -36,8 +36,7 @@ def begin(env: Environment, key: Array) -> Actor:
 
 
 def advance(env: Environment, actor: Actor, action: Array) -> tuple[Actor, Row, Ended]:
-    """Return the next row: a step with `action`, or the dummy row and a reset if the episode is
-    over.
+    """Return the next row: a step with `action`, or the dummy row after an episode.
 
     The dummy row ignores the action. Its observation is the last one of the episode, the successor
     of the row before.

@@ -49,8 +49,7 @@ class Watchdog:
         processes: Sequence[BaseProcess] = (),
         **kwargs: Any,
     ) -> Any:
-        """Return or raise what `function` does; raise `CallHung` after `seconds`, `WorkerLost` if a
-        process ends.
+        """Return or raise what `function` does, `CallHung` after `seconds`, or `WorkerLost`.
 
         After either of those two the thread may be stuck, and this watchdog cannot be used again.
         """

@@ -57,8 +57,7 @@ def from_data(
     num_actions: int | None = None,
     start: ArrayLike | None = None,
 ) -> CountedMDP:
-    """Estimate an MDP from transitions (x, a, r, x', terminated) in any order, as arrays of one
-    shape (N,).
+    """Estimate an MDP from transitions in any order, as arrays of one shape (N,).
 
     p(x'|x, a) and the share that terminates are relative frequencies. r(x, a, x') is a mean,
     separate for transitions that terminated and those that did not. A truncated step did not
@@ -109,8 +108,7 @@ def from_data(
 def _transitions(
     row: np.ndarray, y: np.ndarray, end: np.ndarray, r: np.ndarray, counts: np.ndarray, num_states: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return row, x', end, probability and reward of every transition seen, and one transition per
-    unseen row.
+    """Return the transitions seen, and one per unseen row: row, x', end, probability, reward.
 
     A transition (row, x', end) is numbered by one key, so that equal ones can be counted:
 

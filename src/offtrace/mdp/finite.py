@@ -1,5 +1,4 @@
-"""A finite MDP, stored as a list of transitions, whether it was made from dense arrays, sparse
-matrices or a dictionary.
+"""A finite MDP, stored as a list of transitions.
 
 The transitions of (x, a) are those from first[x·A + a] to first[x·A + a + 1] − 1:
 
@@ -36,8 +35,7 @@ from offtrace.mdp.transitions import (
 
 
 class FiniteMDP:
-    """A finite MDP: X states, A actions, transitions p, rewards r, discount γ, and where episodes
-    end.
+    """A finite MDP of X states and A actions.
 
     >>> mdp = FiniteMDP(p=[[[0.5, 0.5]], [[0.0, 1.0]]], r=[[1.0], [0.0]], gamma=0.9)
     >>> mdp
@@ -280,8 +278,7 @@ def checked_gamma(gamma: Any) -> float:
 
 
 def checked_policy(policy: Any, shape: tuple[int, int], name: str) -> np.ndarray:
-    """Return a policy (X, A) whose rows are distributions, up to rounding. Its numbers are not
-    changed.
+    """Return a policy (X, A) whose rows are distributions, up to rounding.
 
     >>> checked_policy([[0.5, 0.4]], (1, 2), "pi")
     Traceback (most recent call last):

@@ -89,8 +89,7 @@ def grid_world(
 
 
 def cliff_walking(*, gamma: float = 0.99, slip: float = 0.0) -> FiniteMDP:
-    """Return Sutton and Barto's cliff walking (Ex. 6.6; undiscounted there): −1 per step, −100 for
-    the cliff.
+    """Return Sutton and Barto's cliff walking (Ex. 6.6), which is undiscounted there.
 
     >>> cliff_walking()
     FiniteMDP(cliff_walking, 48 states, 4 actions, 192 transitions, gamma=0.99)

@@ -1,5 +1,4 @@
-"""MDPs from Gymnasium environments that hold their own model: FrozenLake, Taxi, CliffWalking,
-ICU-Sepsis, or yours.
+"""MDPs from Gymnasium environments that hold their own model, such as FrozenLake and Taxi.
 
 A time limit is not part of the model: it truncates episodes without terminating them, so it is left
 out.
@@ -38,11 +37,11 @@ def from_dictionary(
     name: str = "",
     grid: tuple[int, int] | None = None,
 ) -> FiniteMDP:
-    """Make an MDP from `{x: {a: [(probability, next state, reward, terminated), …]}}`, the form of
-    `env.unwrapped.P`.
+    """Make an MDP from a dictionary of the form of `env.unwrapped.P`.
 
-    Several entries of one (x, a) may lead to the same state; they are kept separate. Entries of
-    probability 0 are dropped.
+    The form is `{x: {a: [(probability, next state, reward, terminated), …]}}`. Several entries of
+    one (x, a) may lead to the same state; they are kept separate. Entries of probability 0 are
+    dropped.
 
     >>> from_dictionary({0: {0: [(0.5, 0, 0.0, False), (0.5, 0, 1.0, True)]}}, gamma=0.9)
     FiniteMDP(1 state, 1 action, 2 transitions, gamma=0.9)
@@ -130,12 +129,12 @@ def _grid(bare: Any) -> tuple[int, int] | None:
 
 
 def icu_sepsis(*, gamma: float = 0.99, inadmissible: str = "mean") -> FiniteMDP:
-    """Return ICU-Sepsis (Choudhary et al. 2024): 716 states, 25 actions, reward 1 for survival;
-    undiscounted there.
+    """Return ICU-Sepsis (Choudhary et al. 2024), which is undiscounted there.
 
-    Entering state 713 (death), 714 (survival) or 715 (after either) terminates the episode.
-    `inadmissible` is the effect of an action that clinicians hardly ever took in a state: `"mean"`,
-    the average effect of the admissible actions, or `"terminate"`, death.
+    It has 716 states and 25 actions, and reward 1 for survival. Entering state 713 (death), 714
+    (survival) or 715 (after either) terminates the episode. `inadmissible` is the effect of an
+    action that clinicians hardly ever took in a state: `"mean"`, the average effect of the
+    admissible actions, or `"terminate"`, death.
     """
     package = _imported("icu_sepsis")
     env = package.ICUSepsisEnv(inadmissible_action_strategy=inadmissible)

@@ -1,8 +1,8 @@
-"""MDPs for examples and tests: random ones, chains, and Baird's star. Maps are in
-`offtrace.mdp.grids`.
+"""MDPs for examples and tests: random ones, chains, and Baird's star.
 
-Transitions end episodes, so there is no extra terminal state. On a chain, action 0 is left and
-action 1 is right. `seed` is a whole number or a `numpy.random.Generator`.
+Maps are in `offtrace.mdp.grids`. Transitions end episodes, so there is no extra terminal state. On
+a chain, action 0 is left and action 1 is right. `seed` is a whole number or a
+`numpy.random.Generator`.
 """
 
 from typing import Any, Literal
@@ -77,14 +77,13 @@ def episodic(
     num_successors: int = 2,
     early: float = 0.5,
 ) -> FiniteMDP:
-    """Return a random MDP whose episodes end within `num_steps` steps, so that all trajectories can
-    be listed.
+    """Return a random MDP whose episodes end within `num_steps` steps.
 
-    The states form `num_steps` layers, and a step leads to the next layer. Up to a share `early` of
-    each transition terminates before that, and transitions from the last layer always do; the
-    states they lead to are arbitrary, and their values must not be used. A pair has
-    `num_successors` successors, or as many as the smallest layer holds. Episodes start in the first
-    layer. Rewards r(x, a, x') are standard normal.
+    So all trajectories can be listed. The states form `num_steps` layers, and a step leads to the
+    next layer. Up to a share `early` of each transition terminates before that, and transitions
+    from the last layer always do; the states they lead to are arbitrary, and their values must not
+    be used. A pair has `num_successors` successors, or as many as the smallest layer holds.
+    Episodes start in the first layer. Rewards r(x, a, x') are standard normal.
 
     >>> episodic(6, 2, 3, gamma=0.9, seed=0).start[2:]
     array([0., 0., 0., 0.])
@@ -158,10 +157,10 @@ def chain(
 
 
 def random_walk(num_states: int = 19, *, gamma: float = 1.0) -> FiniteMDP:
-    """Return the random walk of Sutton and Barto (Ex. 7.1): −1 at the left end, +1 at the right,
-    from the middle.
+    """Return the random walk of Sutton and Barto (Ex. 7.1): −1 at the left end, +1 at the right.
 
-    Under the uniform policy and undiscounted, V is −0.9, −0.8, …, 0.9.
+    Episodes start in the middle. Under the uniform policy and undiscounted, V is −0.9, −0.8, …,
+    0.9.
     """
     mdp = chain(num_states, gamma=gamma, left_reward=-1.0)
     mdp.name = "random_walk"
@@ -169,11 +168,11 @@ def random_walk(num_states: int = 19, *, gamma: float = 1.0) -> FiniteMDP:
 
 
 def baird_star(*, gamma: float = 0.99) -> FiniteMDP:
-    """Return Baird's star (1995): action 0 (dashed) leads to one of the first six states, action 1
-    (solid) to the seventh.
+    """Return Baird's star (1995), with seven states.
 
-    All rewards are 0. The usual behaviour policy takes dashed with probability 6/7 and solid with
-    1/7, so that all states are visited equally often. The usual target policy always takes solid.
+    Action 0 (dashed) leads to one of the first six states, action 1 (solid) to the seventh. All
+    rewards are 0. The usual behaviour policy takes dashed with probability 6/7 and solid with 1/7,
+    so that all states are visited equally often. The usual target policy always takes solid.
 
     >>> baird_star().dense()[0].round(2)
     array([[0.17, 0.17, 0.17, 0.17, 0.17, 0.17, 0.  ],
@@ -196,8 +195,7 @@ def from_outcomes(
     name: str,
     grid: tuple[int, int] | None = None,
 ) -> FiniteMDP:
-    """Return the MDP of arrays that broadcast to (X, A, K), with K outcomes per step; those of
-    probability 0 are dropped."""
+    """Return the MDP of arrays that broadcast to (X, A, K), for K outcomes per step."""
     kept = probability > 0
 
     def each(values: np.ndarray) -> np.ndarray:
@@ -218,8 +216,7 @@ def from_outcomes(
 
 
 def _distinct(rng: np.random.Generator, rows: int, count: int, among: int, index: Any) -> np.ndarray:
-    """Draw whole numbers (rows, count) below `among` that are distinct within a row, by Floyd's
-    algorithm.
+    """Draw whole numbers (rows, count) below `among`, distinct in each row (R. Floyd).
 
     Every set is equally likely. Step i draws from [0, last]; a number that is in the set already is
     replaced by `last`, which cannot be in it yet.

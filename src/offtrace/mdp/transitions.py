@@ -11,6 +11,7 @@ Transitions = tuple[tuple[int, int], np.ndarray, np.ndarray, np.ndarray]
 
 
 def from_sparse(p: Any) -> Transitions:
+    """Return the transitions of a sparse matrix (X·A, X)."""
     if len(p.shape) != 2 or 0 in p.shape or p.shape[0] % p.shape[1]:
         raise ValueError(f"a sparse `p` must have shape (X·A, X), row x·A + a; got {p.shape}.")
     matrix = p.tocsr()  # the same object if it is CSR already
@@ -20,6 +21,7 @@ def from_sparse(p: Any) -> Transitions:
 
 
 def from_dense(p: Any) -> Transitions:
+    """Return the transitions of an array (X, A, X); those of probability 0 are left out."""
     dense = checked_numbers("p", p)
     if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or 0 in dense.shape:
         raise ValueError(f"`p` must have shape (X, A, X), with p(x'|x, a) in [x, a, x']; got {dense.shape}.")
@@ -31,6 +33,7 @@ def from_dense(p: Any) -> Transitions:
 
 
 def checked_successors(successor: Any, num_states: int) -> np.ndarray:
+    """Return the successors as int32 or int64."""
     successor = checked_wholes("successor", successor)
     if successor.size and not 0 <= int(successor.min()) <= int(successor.max()) < num_states:
         worst = successor[(successor < 0) | (successor >= num_states)][0]
