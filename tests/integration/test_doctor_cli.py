@@ -1,4 +1,4 @@
-"""`offtrace doctor` as somebody runs it: in their own folder, on their own file."""
+"""`offtrace doctor` on a user's file, in their own folder."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Gymnasium environments as rows: against a plain loop in both autoreset modes, and every fault of part B."""
+"""Gymnasium environments as rows: against a plain loop in both autoreset modes, and faults of environments."""
 
 import multiprocessing
 import os

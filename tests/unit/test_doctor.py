@@ -1,5 +1,5 @@
-"""The doctor: right functions are found right, every known mistake is found in its own variant and in no other, two
-mistakes at once are never given a wrong name, and what is not in the list gets evidence."""
+"""The doctor: correct functions are right, every known mistake is found in its own variants only, two mistakes at once
+never get a wrong name, and other mistakes get evidence."""
 
 import functools
 import importlib
@@ -38,7 +38,7 @@ VARIANTS = [(entry.name, i) for entry in ENTRIES for i in range(len(entry.varian
 
 
 def variant(switches: Switches, algorithm: str = "retrace") -> Callable[..., np.ndarray]:
-    """A function of arrays that computes what the broken reference computes; it knows the ends, and takes λ."""
+    """Return a function of arrays that computes the reference with these switches; it takes all ends and λ."""
 
     def target(
         q, pi, mu, a, r, terminated, truncated, reset, mask, next_q, next_pi, next_a, lambda_, gamma
@@ -64,7 +64,7 @@ def variant(switches: Switches, algorithm: str = "retrace") -> Callable[..., np.
 
 
 def adapted(switches: Switches, algorithm: str = "retrace", lam: float | None = None) -> Callable[[Any], np.ndarray]:
-    """The same as a function of one window, and no convention has to be found; it knows λ unless given."""
+    """Return the same as a function of one window; it reads λ unless `lam` is given."""
     target = variant(switches, algorithm)
 
     def of_a_window(window: Any) -> np.ndarray:
@@ -78,7 +78,7 @@ def adapted(switches: Switches, algorithm: str = "retrace", lam: float | None = 
 
 
 def broken(entry: Mistake, i: int) -> Switches:
-    """The reading with one mistake in it."""
+    """Return the switches with one mistake."""
     return (
         switched(entry.variants[i], right=RIGHT_TWO_NETWORKS[0] if entry.needs == "two_networks" else RIGHT) or RIGHT
     )
@@ -89,7 +89,7 @@ def _rows(values: Any) -> tuple[tuple[float, ...], ...]:
 
 
 def unseen() -> list[GoldenWindow]:
-    """Windows that the doctor does not have."""
+    """Return windows that the doctor does not use."""
     rng = random.Random(7)
     other = ((1, (1.5, -2.0), 0.25),)
     return [
@@ -109,7 +109,7 @@ def numbers(
 
 
 def reproduces(verdict: Verdict, names: tuple[str, ...], switches: Switches) -> bool:
-    """Some variant of the mistakes named gives what the function gives, on windows that it was not chosen by."""
+    """Return whether a variant of the named mistakes gives the same numbers in windows that the doctor does not use."""
     wanted = numbers(unseen(), switches)
     for changes in itertools.product(*(MISTAKES[name].variants for name in names)):
         candidate = switched(*changes)
@@ -127,7 +127,7 @@ def reproduces(verdict: Verdict, names: tuple[str, ...], switches: Switches) -> 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda w: w.name)
 @pytest.mark.parametrize("name", [name for name in ot.TRACES if ot.TRACES[name].markov])
 def test_the_recursion_is_the_double_sum(window: GoldenWindow, name: str) -> None:
-    """Plain Python against the paper's own line, which knows nothing of recursions."""
+    """The recursion in plain Python against the double sum of the paper."""
     n = window.n
     trace = ot.trace(name, lambda_=LAMBDA if name != "one_step" else 0.0)
     inputs = (
@@ -257,7 +257,7 @@ def test_lambda_is_found_for_every_kind_of_trace(name: str) -> None:
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if not e.name.startswith("lambda_")], ids=lambda e: e.name)
 def test_mistakes_are_found_where_lambda_is_unknown(entry: Any) -> None:
-    """λ is inferred together with the mistake; 0.6 is nobody's default."""
+    """λ is inferred together with the mistake; 0.6 is not a common default."""
     verdict = check(adapted(broken(entry, -1), lam=0.6))
     assert verdict.mistakes == (entry.name,), verdict
     assert verdict.lambda_ == 0.6
@@ -272,7 +272,7 @@ def fixed(fn: Callable[..., np.ndarray], lam: float) -> Callable[..., np.ndarray
 
 @pytest.mark.parametrize("trace", ["tree_backup", "importance_sampling", "q_lambda"])
 def test_mistakes_are_found_in_other_traces(trace: str) -> None:
-    """Where the trace reads the term at all: Q(λ) has the same c everywhere, TB reads no μ."""
+    """If the trace uses the term: Q(λ) has the same c everywhere, and TB does not use μ."""
     for entry in (entry for entry in ENTRIES if entry.needs != "two_networks"):
         switches = switched(entry.variants[0]) or RIGHT
         verdict = check(adapted(switches, trace))
@@ -288,7 +288,7 @@ def test_mistakes_are_found_in_other_traces(trace: str) -> None:
 
 
 def test_two_mistakes_are_never_given_a_wrong_name() -> None:
-    """Named alone, together, or among several: what is named reproduces the function on windows unseen."""
+    """Every explanation reproduces the function in windows that the doctor does not use."""
     seen = dict.fromkeys(("mistake", "mistakes", "ambiguous", "right", "unknown"), 0)
     for first, second in itertools.islice(
         itertools.combinations([entry for entry in ENTRIES if not entry.needs], 2), 0, None, 4
@@ -311,7 +311,7 @@ def test_two_mistakes_are_never_given_a_wrong_name() -> None:
 
 
 def test_three_mistakes_are_evidence_or_true() -> None:
-    """Two names for three mistakes only where one of them changes nothing."""
+    """Three mistakes get two names only if one of them changes nothing."""
     rng = random.Random(3)
     kinds = []
     for _ in range(25):
@@ -587,7 +587,7 @@ HAND_WRITTEN = {
 
 @pytest.mark.parametrize("fn", HAND_WRITTEN, ids=lambda fn: fn.__name__)
 def test_mistakes_written_by_hand(fn: Callable[..., Any]) -> None:
-    """None of this goes through the doctor's own reference."""
+    """These numbers do not come from the doctor's own reference."""
     verdict = check(fn)
     assert verdict.mistakes == (HAND_WRITTEN[fn],), verdict
     assert verdict.trace == "retrace"
@@ -637,7 +637,7 @@ def test_lambda_that_the_function_does_not_take() -> None:
 
 
 def test_an_unlisted_mistake_gets_evidence() -> None:
-    """The first window and step where it goes wrong, and what it wrongly depends on."""
+    """The verdict has the first wrong window and step, and the inputs with a wrong effect."""
 
     def leaky(q, a, r, discount, pi, mu, lam):
         return retrace(q, a, r, discount, pi, taken(mu, a), lam) + 0.125 * mu[0, 0] * r[-1]
@@ -679,7 +679,7 @@ def test_ties_are_told_and_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_function_without_ends_or_bootstrap() -> None:
-    """What it cannot be told of is not blamed."""
+    """Ends that the arguments cannot express are not reported as mistakes."""
 
     def endless(q, a, r, pi, mu, gamma, lam):
         discount = np.full(len(r), gamma)
@@ -700,7 +700,7 @@ def test_the_function_s_own_error_is_told() -> None:
 
 
 def test_the_page_says_what_the_doctor_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example of docs/doctor.md, run; and every entry of the list is on the page."""
+    """The example of docs/doctor.md has this output, and the page lists every mistake."""
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
     source = page.split("```python\n", 1)[1].split("```", 1)[0]
     shown = page.split("```text\n", 1)[1].split("```", 1)[0]
@@ -749,7 +749,7 @@ def test_mu_that_is_taken_and_never_read() -> None:
     assert "takes `mu` and never reads it" in text
     assert "NOT SAFE" in text
     assert "λ < (1−γ)/(γε)" in text
-    assert check(ignores_mu, trace="q_lambda").right  # who says that it is meant
+    assert check(ignores_mu, trace="q_lambda").right  # if it is named
 
 
 def test_what_theory_says_of_each_trace_is_told() -> None:

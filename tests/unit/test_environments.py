@@ -175,7 +175,7 @@ def test_catch_by_hand() -> None:
 
 
 def naive_deep_sea(right: np.ndarray, actions: list[int]) -> float:
-    """As bsuite prints it."""
+    """As in bsuite's code."""
     size, column, total = len(right), 0, 0.0
     for row, action in enumerate(actions):
         if action == right[row, column]:
@@ -295,7 +295,7 @@ def test_minatar_can_be_made_while_tracing() -> None:
 
 @dataclass(frozen=True)
 class Script:
-    """Episodes that end as the action says: 1 truncates, 2 terminates, 3 does both; 0 goes on.
+    """Episodes that end as the action says: 1 truncates, 2 terminates, 3 does both; 0 continues.
 
     The observation is the number of steps so far; the reward of a step is 10 times that.
     """
@@ -439,7 +439,7 @@ def test_the_contract(name: str) -> None:
     ],
 )
 def test_unknown_names_get_close_ones(wrong: str, hint: str) -> None:
-    """One hint, whoever gives it."""
+    """One hint, Gymnasium's or ours."""
     with pytest.raises(ValueError) as refused:
         make(wrong)
     assert hint in str(refused.value)

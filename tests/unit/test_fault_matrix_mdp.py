@@ -1,4 +1,4 @@
-"""The rows of the fault matrix that finite models answer for: what bad, odd and hostile models get.
+"""Faults in the input of finite MDPs: bad, odd and hostile arguments.
 
 A refusal is checked for its type, the argument in backticks, the value and the place; never for its whole sentence.
 """
@@ -39,7 +39,7 @@ Arrays = dict[str, Any]
 
 
 def model() -> Arrays:
-    """The arguments of a FiniteMDP in which nothing is wrong, with the terminating share by transition."""
+    """Valid arguments of a FiniteMDP, with the terminating share per transition."""
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(X), (X, A))
     return {
@@ -86,7 +86,7 @@ def changed(arrays: Arrays, name: str, place: Any, value: Any) -> Arrays:
 
 
 def refusal(call: Callable, *args: Any, error: type[Exception] = ValueError, **options: Any) -> str:
-    """The text of a refusal; any other exception, or a warning, fails the test, and so does a changed input."""
+    """Return the error text; any other exception, a warning or a changed input fails the test."""
     before = {name: value.copy() for name, value in options.items() if isinstance(value, np.ndarray)}
     with pytest.raises(error) as caught:
         call(*args, **options)

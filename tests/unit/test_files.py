@@ -118,7 +118,7 @@ HEADERS = [
 
 
 def broken(data: bytes, rng: np.random.Generator) -> Iterator[bytes]:
-    """Cut, lengthened, and with bits turned."""
+    """Truncated, extended, and with flipped bits."""
     for size in rng.integers(0, len(data), 12):
         yield data[:size]
     yield data + b"more"
@@ -200,7 +200,7 @@ CSV = [
 
 
 def is_refused_or_right(call: Callable[[], Any]) -> bool:
-    """One line, or no complaint; whatever else is raised is a defect."""
+    """An error of one line, or none; any other exception is a defect."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -232,7 +232,7 @@ def test_broken_npy_files(tmp_path: Path) -> None:
 
 
 def test_broken_npz_files(tmp_path: Path) -> None:
-    """What loads is analysed, too: numbers that no one would think of must not break that either."""
+    """Files that load are analysed: odd numbers must not break that either."""
     path, refused = tmp_path / "model.npz", 0
     cases = npz_files()
     for data in cases:
@@ -257,7 +257,7 @@ def test_broken_logs(tmp_path: Path, text: str) -> None:
 
 
 def test_a_header_that_declares_too_much_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
-    """Row 39 of the fault matrix; and zeros that unpack to far more than they are packed in."""
+    """Headers that declare too much, and zeros that unpack to far more than their file."""
     path = tmp_path / "x.npy"
     for shape in ("(1000000000000,)", "(1000000000000, 0)"):
         path.write_bytes(
@@ -279,7 +279,7 @@ def test_a_header_that_declares_too_much_is_refused_before_memory_is_taken(tmp_p
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".npy"])
 def test_only_regular_files_are_opened(tmp_path: Path, suffix: str) -> None:
-    """A pipe would be waited for, for ever."""
+    """Reading a pipe would wait for ever."""
     pipe, folder, device = tmp_path / f"pipe{suffix}", tmp_path / f"folder{suffix}", tmp_path / f"device{suffix}"
     os.mkfifo(pipe)
     folder.mkdir()

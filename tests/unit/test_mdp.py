@@ -1,4 +1,4 @@
-"""The models: facts worked out by hand, published numbers, and the same model by several ways."""
+"""Finite MDPs against results by hand, published numbers, and the same MDP made in several ways."""
 
 import itertools
 import subprocess
@@ -56,7 +56,7 @@ def values(mdp: FiniteMDP, pi: np.ndarray) -> np.ndarray:
 
 
 def best_values(mdp: FiniteMDP, num_sweeps: int) -> np.ndarray:
-    """V* after so many sweeps."""
+    """V* by value iteration."""
     p, v = continuing(mdp), np.zeros(mdp.num_states)
     for _ in range(num_sweeps):
         v = (mdp.r + mdp.gamma * p @ v).max(axis=1)
@@ -68,7 +68,7 @@ def uniform(mdp: FiniteMDP) -> np.ndarray:
 
 
 def dictionary(mdp: FiniteMDP) -> dict[int, dict[int, list]]:
-    """The form of Gymnasium, for a model whose transitions end for sure or not at all."""
+    """Gymnasium's dictionary form of an MDP whose transitions end with probability 0 or 1."""
     out: dict[int, dict[int, list]] = {x: {a: [] for a in range(mdp.num_actions)} for x in range(mdp.num_states)}
     for i, row in enumerate(mdp.rows):
         x, a = divmod(int(row), mdp.num_actions)
@@ -79,7 +79,7 @@ def dictionary(mdp: FiniteMDP) -> dict[int, dict[int, list]]:
 
 
 def same(left: FiniteMDP, right: FiniteMDP, states: Any = slice(None)) -> None:
-    """p, what goes on of it, and r agree; the last by rounding, since their sums run in different orders."""
+    """p, its continuing part and r agree; r up to rounding, since sums are in different orders."""
     np.testing.assert_allclose(left.dense()[states], right.dense()[states], atol=1e-15)
     np.testing.assert_allclose(continuing(left)[states], continuing(right)[states], atol=1e-15)
     np.testing.assert_allclose(left.r[states], right.r[states], rtol=1e-14, atol=1e-14)
@@ -230,7 +230,7 @@ def test_a_large_garnet_takes_little_more_memory_than_it_holds() -> None:
 @given(st.integers(1, 8), st.integers(0, 12), st.integers(1, 3), SEEDS)
 @settings(deadline=None, max_examples=50)
 def test_episodic_ends_in_time(num_steps: int, more: int, num_actions: int, seed: int) -> None:
-    """Whatever is done: with A actions at once, no path of `num_steps` steps goes on."""
+    """For all actions: no path of `num_steps` steps continues."""
     mdp = episodic(num_steps + more, num_actions, num_steps, gamma=1.0, seed=seed)
     step = continuing(mdp).sum(axis=1)
     mass = mdp.start
@@ -387,7 +387,7 @@ def test_gymnasium_models_entry_by_entry(name: str) -> None:
 
 
 def test_taxi_ends_in_states_that_are_not_absorbing() -> None:
-    """Dropping the passenger off ends it, in a state from which the table moves on: an end is of a transition."""
+    """Dropping the passenger off ends the episode in a state whose own row continues: ends belong to transitions."""
     mdp = from_gymnasium("Taxi-v4", gamma=0.9)
     assert mdp.ends is not None
     entered = np.unique(mdp.successor[mdp.ends == 1])
@@ -554,7 +554,7 @@ def test_from_data_marks_what_it_has_not_seen() -> None:
 
 @pytest.mark.parametrize("kind", ["uint8", "int32", "uint64", ">i4"])
 def test_from_data_takes_any_whole_numbers(kind: str) -> None:
-    """200 states of uint8 would wrap if they were multiplied as they come."""
+    """200 states of uint8 would overflow if they were multiplied as uint8."""
     x = np.arange(200).astype(kind)
     model = from_data(
         states=x, actions=x % 2, rewards=np.ones(200), next_states=x[::-1], terminated=x > 300, gamma=0.9
