@@ -1,5 +1,5 @@
-"""The doctor: correct functions are right, every known mistake is found in its own variants only, two mistakes at once
-never get a wrong name, and other mistakes get evidence."""
+"""The doctor: correct functions are right, every known mistake is found in its own variants only, two mistakes
+at once never get a wrong name, and other mistakes get evidence."""
 
 import functools
 import importlib
@@ -109,7 +109,7 @@ def numbers(
 
 
 def reproduces(verdict: Verdict, names: tuple[str, ...], switches: Switches) -> bool:
-    """Return whether a variant of the named mistakes gives the same numbers in windows that the doctor does not use."""
+    """Return whether a variant of the named mistakes gives the same numbers in other windows."""
     wanted = numbers(unseen(), switches)
     for changes in itertools.product(*(MISTAKES[name].variants for name in names)):
         candidate = switched(*changes)
