@@ -1,8 +1,9 @@
-"""Q^π of a large sparse MDP: 4 actions, 5 successors, γ = 0.99, to 1e-8, from the lists of transitions and π.
+"""Q^π of a large sparse MDP with 4 actions, 5 successors and γ = 0.99, to 1e-8, from lists of
+transitions and π.
 
-Successors are anywhere (it mixes within a dozen steps) or within three states of x (it does not). SciPy's solvers get
-the matrix over states, which is their best form; building it is part of their time, and "given" is without that.
-Memory is the peak of a process that makes the MDP and solves it.
+Successors are anywhere (the MDP mixes within a dozen steps) or within three states of x (it does
+not). SciPy's solvers get the matrix over states, which suits them best. Building it is part of
+their time, except for "given". Memory is the peak of a process that makes the MDP and solves it.
 """
 
 import subprocess
@@ -18,9 +19,11 @@ from offtrace.bench import Benchmark, LeftOut
 from offtrace.mdp import FiniteMDP
 
 GAMMA = 0.99
-ACTIONS, SUCCESSORS, NEAR = 4, 5, 3
+ACTIONS = 4
+SUCCESSORS = 5
+NEAR = 3
 TIGHT = {"anywhere": 10, "near": 80}
-"""How far below 1e-10 a state SciPy's norm of the residual has to go until no state is off by more than 1e-8."""
+"""The factor by which SciPy's residual norm must be below 1e-10 per state for every state to be within 1e-8."""
 
 
 class Problem(NamedTuple):
@@ -32,13 +35,13 @@ class Problem(NamedTuple):
 def problem(row: tuple[int, str]) -> Problem:
     num_states, where = row
     near = None if where == "anywhere" else NEAR
-    mdp = mdps.garnet(num_states, ACTIONS, SUCCESSORS, gamma=GAMMA, rng=0, local=near)
+    mdp = mdps.garnet(num_states, ACTIONS, SUCCESSORS, gamma=GAMMA, seed=0, local=near)
     pi = np.random.default_rng(1).exponential(size=mdp.shape)
     return Problem(mdp, pi / pi.sum(1, keepdims=True), where)
 
 
 def matrix(given: Problem) -> tuple[Any, np.ndarray]:
-    """I − γP^π over states, and r^π."""
+    """Return I − γP^π over states, and r^π."""
     import scipy.sparse
 
     mdp, pi, _ = given
@@ -53,7 +56,7 @@ def goal(given: Problem) -> float:
 
 
 def answer(given: Problem) -> np.ndarray:
-    """BiCGSTAB with refinement, down to rounding."""
+    """Solve with BiCGSTAB and refinement, down to rounding."""
     system, b = matrix(given)
     v = bicgstab(system, b, goal(given))
     for _ in range(3):
@@ -90,7 +93,7 @@ def scipy_bicgstab_given(given: Problem) -> Callable[[], np.ndarray]:
 
 def scipy_gmres_given(given: Problem) -> Callable[[], np.ndarray]:
     if given.where == "near" and given.mdp.num_states > 100_000:
-        raise LeftOut("many times slower than BiCGSTAB there")
+        raise LeftOut("many times slower than BiCGSTAB here")
     system, b = matrix(given)
     return lambda: gmres(system, b, goal(given))
 
@@ -127,7 +130,7 @@ CONTENDERS = {
 
 
 def peak_memory(row: tuple[int, str], name: str) -> float:
-    """GB, in a process of its own."""
+    """Return the peak memory in GB of a separate process."""
     command = [sys.executable, __file__, str(row[0]), row[1], name]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

@@ -1,16 +1,18 @@
-"""A whole population in one program on an accelerator: environment steps/s of all members together.
+"""A population in one program on an accelerator: environment steps per second of all members
+together.
 
-Every member is an agent on MinAtar Breakout with 16 actors, batches of 64 transitions, an update every 4 steps of its
-actors, and a memory of 100,000 transitions; the members differ in trace, λ and seed. A call is 50 iterations, acting
-and learning; compiling and filling the memory are not timed. On a CPU members run one after the other, and there is a
-row for one only.
+Every member is an agent on MinAtar Breakout with 16 actors, batches of 64 transitions, an update
+every 4 steps of its actors, and a replay memory of 100,000 transitions. Members differ in trace, λ
+and seed. A call is 50 iterations of acting and learning; compilation and filling the memory are not
+timed. On a CPU members run one after the other, so only the row with one member is run.
 """
 
 from collections.abc import Callable
 
 from offtrace.bench import Benchmark, LeftOut
 
-ITERATIONS, NUM_ACTORS = 50, 16
+ITERATIONS = 50
+NUM_ACTORS = 16
 TRACES = (("retrace", 1.0), ("retrace", 0.9), ("tree_backup", 1.0), ("q_lambda", 0.9))
 
 
@@ -22,7 +24,7 @@ def population(num_members: int, *, precision: str, optimiser: str = "adam") -> 
 
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu and (num_members > 1 or precision != "float32"):
-        raise LeftOut("for an accelerator")
+        raise LeftOut("needs an accelerator")
     specs = [
         resolved(
             TrainSpec(
@@ -50,7 +52,7 @@ def population(num_members: int, *, precision: str, optimiser: str = "adam") -> 
 
 
 def megabytes(num_members: int, _: str) -> float:
-    """Of one member between two calls, by the shapes of its state."""
+    """Return the size of one member between two calls, from the shapes of its state."""
     import jax
 
     from offtrace.agent.spec import TrainSpec, resolved
@@ -63,7 +65,7 @@ def megabytes(num_members: int, _: str) -> float:
 
 BENCHMARK = Benchmark(
     name="population",
-    question="How many steps/s does a population make in one program? (members)",
+    question="How many steps per second does a population make in one program? (members)",
     rows=(1, 88, 440),
     problem=lambda num_members: num_members,
     contenders={
@@ -73,7 +75,7 @@ BENCHMARK = Benchmark(
     },
     ours=("float32",),
     columns={"million steps/s": lambda num_members, s: num_members * NUM_ACTORS * ITERATIONS / s / 1e6},
-    measures={"MB a member": megabytes},
+    measures={"MB per member": megabytes},
     repeats=7,
     min_time=0.2,
     quick_rows=1,

@@ -1,9 +1,10 @@
-"""Batches of 64 transitions, 4 windows of 16 steps with their observations stacked, drawn from a ring in memory.
+"""Batches of 64 transitions (4 windows of 16 steps with stacked observations), drawn from a ring in
+memory.
 
-Whoever is compiled draws `NUM_BATCHES` batches in one program, as an agent does that learns in a compiled loop; each
-batch is written out in full. Episodes end every 100 steps or so; stacks show nothing of an earlier episode. Bytes are
-those of one transition, every field counted. The rings are small enough for any machine: at a million transitions
-rates are lower, bytes are not.
+Compiled contenders draw `NUM_BATCHES` batches in one program, as in a compiled training loop; each
+batch is written out in full. Episodes last about 100 steps, and stacks contain nothing of an
+earlier episode. Bytes are those of one transition, with all its fields. The rings are small, to fit
+on any machine; with a million transitions the rates are lower, but the bytes are the same.
 """
 
 import importlib
@@ -16,13 +17,15 @@ import numpy as np
 
 from offtrace.bench import Benchmark, LeftOut
 
-NUM_WINDOWS, LENGTH, NUM_BATCHES = 4, 16, 16
+NUM_WINDOWS = 4
+LENGTH = 16
+NUM_BATCHES = 16
 Function = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Game:
-    """Frames of one kind; `stack` of them are an observation."""
+    """The frames of one kind of game; `stack` of them make an observation."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +39,7 @@ class Game:
 
 
 class Log(NamedTuple):
-    """Everything that was written: frames (T, actors, *shape), the rest (T, actors); T is one and a half rings."""
+    """All rows written: frames (T, actors, *shape), the rest (T, actors), where T is one and a half rings."""
 
     game: Game
     frames: np.ndarray
@@ -44,10 +47,10 @@ class Log(NamedTuple):
     reward: np.ndarray
     action: np.ndarray
     mu_a: np.ndarray
-    """All different, so that a window can be found again."""
+    """All different, so that a window can be identified."""
 
     def stacks(self) -> np.ndarray:
-        """(T, actors, stack, *shape): what the actors saw."""
+        """Return the observations of the actors: (T, actors, stack, *shape)."""
         out = np.zeros((*self.reset.shape, self.game.stack, *self.game.shape), self.frames.dtype)
         out[0, :, -1] = self.frames[0]
         for t in range(1, len(out)):
@@ -73,20 +76,20 @@ def log(game: Game) -> Log:
 
 
 def check(log: Log, obs: Any, mu_a: Any) -> None:
-    """Every window must be one that was written: obs (n+1, B, stack, …), mu_a (n, B)."""
+    """Raise unless every window is one that was written: obs (n+1, B, stack, …), mu_a (n, B)."""
     stacks = log.stacks()
     obs = np.asarray(obs).reshape(LENGTH + 1, NUM_WINDOWS, *stacks.shape[2:])
     for window in range(NUM_WINDOWS):
         t, actor = np.argwhere(log.mu_a == np.asarray(mu_a)[0, window])[0]
         if not np.array_equal(obs[:, window], stacks[t : t + LENGTH + 1, actor]):
-            raise ArithmeticError("wrong answer: a window was never written so")
+            raise ArithmeticError("wrong answer: a window differs from what was written")
 
 
-# -- contenders ----------------------------------------------------------------------------------------------
+# -- contenders ------------------------------------------------------------------------------------
 
 
 def repeated(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`NUM_BATCHES` batches in one compiled program; the last is given back."""
+    """Return a function that draws `NUM_BATCHES` batches in one compiled program, and returns the last one."""
     import jax
 
     def batches(key: Any) -> Any:
@@ -103,7 +106,8 @@ def ours(log: Log) -> Function:
 
     always = np.ones_like(log.reset)
     rows = replay.Rows(log.frames, log.reset, always, log.reward, always, log.action, log.mu_a)
-    write, state = jax.jit(replay.add, donate_argnums=0), replay.init(spec(log.game))
+    write = jax.jit(replay.add, donate_argnums=0)
+    state = replay.init(spec(log.game))
     for part in (slice(None, log.game.capacity), slice(log.game.capacity, None)):
         state = write(state, replay.Rows(*(value[part] for value in rows)))
     draw = jax.jit(lambda state, key: repeated(lambda k: replay.sample(state, k, NUM_WINDOWS, LENGTH))(key))
@@ -120,7 +124,7 @@ def spec(game: Game) -> Any:
 
 
 def flashbax(log: Log, *, stacked: bool) -> Function:
-    """Stacks kept as they are, or single frames stacked after they are drawn."""
+    """Store whole stacks, or single frames that are stacked after they are drawn."""
     import jax
     import jax.numpy as jnp
 
@@ -168,8 +172,9 @@ def flashbax_stacks(log: Log) -> Function:
 
 
 def numpy_ring(log: Log) -> Function:
-    """Single frames, bools packed to bits; stacks are put together frame by frame and zeroed at episode starts."""
-    game, rng = log.game, np.random.default_rng(0)
+    """Store single frames, with bools packed to bits; build stacks frame by frame, with zeros before an episode."""
+    game = log.game
+    rng = np.random.default_rng(0)
     flat = log.frames.reshape(*log.reset.shape, -1)
     size = flat.shape[-1]
     written = np.packbits(flat, axis=-1) if game.dtype == "bool" else flat
@@ -202,7 +207,7 @@ def numpy_ring(log: Log) -> Function:
 
 
 def bytes_per_transition(game: Game, name: str) -> float:
-    """Frame, action, reward, mu_a and three flags, as each keeps them."""
+    """Return the size of frame, action, reward, mu_a and three flags, as each contender stores them."""
     if name == "offtrace":
         from offtrace.agent import replay
 
@@ -210,7 +215,7 @@ def bytes_per_transition(game: Game, name: str) -> float:
     size = math.prod(game.shape)
     if name.startswith("NumPy"):
         size = -(-size // 8) if game.dtype == "bool" else size
-    return size * (game.stack if name.endswith("stacks kept") else 1) + 1 + 4 + 4 + 3
+    return size * (game.stack if name.endswith("whole stacks") else 1) + 1 + 4 + 4 + 3
 
 
 BENCHMARK = Benchmark(
@@ -225,7 +230,7 @@ BENCHMARK = Benchmark(
     contenders={
         "offtrace": ours,
         "flashbax, single frames": lambda log: flashbax(log, stacked=False),
-        "flashbax, stacks kept": flashbax_stacks,
+        "flashbax, whole stacks": flashbax_stacks,
         "NumPy ring": numpy_ring,
     },
     ours=("offtrace",),

@@ -1,7 +1,7 @@
 """Retrace targets from Q, π, a, r, discount and μ_a: float32, one process, everything on the CPU.
 
-The small shapes matter as much as the large ones: an agent calls with 4 windows of 16 steps, so what a call
-costs before it computes anything is part of the time. λ = 1 everywhere.
+Small shapes matter as much as large ones: an agent calls with 4 windows of 16 steps, where the
+overhead of a call counts. λ = 1 everywhere.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Function = Callable[[], Any]
 
 
 class Window(NamedTuple):
-    """n steps of B windows: q, pi (n+1, B, A); a, r, discount, mu_a (n, B); of NumPy, JAX or PyTorch."""
+    """n steps of B windows: q, pi (n+1, B, A); a, r, discount, mu_a (n, B), in NumPy, JAX or PyTorch."""
 
     q: Any
     pi: Any
@@ -56,7 +56,7 @@ def definition(w: Window) -> np.ndarray:
     return target
 
 
-# -- ours ----------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
 def ours(w: Window, validate: bool = False) -> Function:
@@ -81,7 +81,7 @@ def ours_jax(w: Window) -> Function:
     return jitted(jax.jit(targets), jax_window(w))
 
 
-# -- peers: JAX ----------------------------------------------------------------------------------------------
+# -- peers: JAX ------------------------------------------------------------------------------------
 
 
 def jax_window(w: Window) -> Window:
@@ -95,7 +95,7 @@ def jitted(function: Callable[[Window], Any], w: Window) -> Function:
 
 
 def rlax_retrace(w: Window) -> Function:
-    """rlax wants an action and a μ for the last state too, and gives errors: target = error + Q(x_t, a_t)."""
+    """Call rlax, which needs an action and μ in the last state too, and returns errors: target − Q(x_t, a_t)."""
     import jax
     import jax.numpy as jnp
     import rlax
@@ -126,7 +126,7 @@ def rlax_q_and_v(w: Window) -> Function:
     return jitted(jax.jit(targets), jax_window(w))
 
 
-# -- peers: PyTorch ------------------------------------------------------------------------------------------
+# -- peers: PyTorch --------------------------------------------------------------------------------
 
 
 def torch_window(w: Window) -> Window:
@@ -136,7 +136,7 @@ def torch_window(w: Window) -> Window:
 
 
 def torch_filled(w: Window) -> Any:
-    """Gather at once, then fill the targets from the back (the form of DI-engine)."""
+    """Gather at once, then fill the targets from the end (as in DI-engine)."""
     import torch
 
     expected_q = (w.pi[1:] * w.q[1:]).sum(dim=-1)
@@ -152,7 +152,7 @@ def torch_filled(w: Window) -> Any:
 
 
 def torch_stacked(w: Window) -> Any:
-    """Gather and clip at once, then collect the targets in a list and stack it (the form of deep_rl_zoo)."""
+    """Gather and clip at once, then collect the targets in a list and stack them (as in deep_rl_zoo)."""
     import torch
 
     taken = w.a[1:].unsqueeze(-1)
@@ -181,13 +181,14 @@ def torch_compiled(w: Window) -> Function:
 
     if len(w.r) > 128:
         raise LeftOut("a loop of over 128 steps takes minutes to compile")
-    torch._inductor.config.compile_threads = 1  # no helper processes that start up while others are timed
-    torch.compiler.reset()  # every shape is compiled for itself
-    tensors, compiled = torch_window(w), torch.compile(torch_stacked, dynamic=False)
+    torch._inductor.config.compile_threads = 1  # no processes that start while others are timed
+    torch.compiler.reset()  # compile every shape separately
+    tensors = torch_window(w)
+    compiled = torch.compile(torch_stacked, dynamic=False)
     return lambda: compiled(tensors)
 
 
-# -- peers: NumPy, and the floor -----------------------------------------------------------------------------
+# -- peers: NumPy, and the floor -------------------------------------------------------------------
 
 
 def einsum_loop(w: Window) -> Function:
@@ -214,7 +215,7 @@ def numpy_targets(w: Window, expectation: Callable[[np.ndarray, np.ndarray], np.
 
 
 def memory_floor(parallel: bool) -> Callable[[Window], Function]:
-    """As many bytes as rows 1..n of q and π, a, r, discount, μ_a and the targets have, read once."""
+    """Read as many bytes as rows 1 to n of q and π, a, r, discount, μ_a and the targets have, once."""
 
     def prepare(w: Window) -> Function:
         import numba
@@ -232,7 +233,7 @@ def memory_floor(parallel: bool) -> Callable[[Window], Function]:
         numbers = np.ones(size // 8, dtype=np.int64)
         if not parallel:
             return lambda: read(numbers)
-        # Plain threads, as our kernel has them: after a parallel loop of Numba, whoever was timed next was slower.
+        # Plain threads, as in our kernel: after a parallel Numba loop, the contender timed next was slower.
         threads = num_threads()
         parts = np.array_split(numbers, threads)
         pool = ThreadPoolExecutor(threads)
@@ -257,7 +258,7 @@ BENCHMARK = Benchmark(
     answer=definition,
     contenders={
         "offtrace": ours,
-        "offtrace, door checks": ours_checked,
+        "offtrace, input checks": ours_checked,
         "offtrace, torch": ours_torch,
         "offtrace, jax.jit": ours_jax,
         "rlax retrace, jit": rlax_retrace,

@@ -1,7 +1,8 @@
-"""Retrace targets on a CUDA device, from tensors that are there already: float32, actions in int64, λ = 1.
+"""Retrace targets on a CUDA device, from tensors on that device: float32, actions in int64, λ = 1.
 
-A call ends when the device has finished. The copy moves as many bytes as a call has to read and write: rows 1..n of q
-and π, a, r, discount, μ_a and the targets; its ratio to a time of ours is how much of the bandwidth that has.
+A call ends when the device has finished. The copy moves as many bytes as a call must read and
+write: rows 1 to n of q and π, a, r, discount, μ_a and the targets. Its time divided by ours is the
+share of the bandwidth that we reach.
 """
 
 import functools
@@ -23,7 +24,8 @@ def window(shape: Shape) -> dict[str, Any]:
         raise LeftOut("there is no CUDA device")
     n, batch, actions = shape
     torch.manual_seed(0)
-    rows, steps = (n + 1, batch, actions), (n, batch)
+    rows = (n + 1, batch, actions)
+    steps = (n, batch)
     with torch.device("cuda"):
         return {
             "q": torch.randn(rows),
@@ -47,7 +49,8 @@ def finished(function: Function) -> Function:
 
 
 def ours(shape: Shape, validate: bool = False) -> Function:
-    w, trace = window(shape), ot.Retrace(1.0)
+    w = window(shape)
+    trace = ot.Retrace(1.0)
     return finished(lambda: ot.targets(**w, trace=trace, validate=validate))
 
 
@@ -63,7 +66,7 @@ def ours_jax(shape: Shape) -> Function:
 
 
 def loop(q: Any, pi: Any, a: Any, r: Any, discount: Any, mu_a: Any) -> Any:
-    """Everything at once that can be, then backwards in time, a few small operations a step."""
+    """Compute what can be done at once, then go backwards in time with a few small operations per step."""
     import torch
 
     taken = a[1:].unsqueeze(-1)
@@ -79,7 +82,7 @@ def loop(q: Any, pi: Any, a: Any, r: Any, discount: Any, mu_a: Any) -> Any:
 def torch_loop(shape: Shape) -> Function:
     w = window(shape)
     if shape[0] > 1024:
-        raise LeftOut("over 50 ms a call")
+        raise LeftOut("over 50 ms per call")
     return finished(lambda: loop(**w))
 
 
@@ -139,7 +142,7 @@ BENCHMARK = Benchmark(
     problem=lambda shape: shape,
     contenders={
         "offtrace, torch": ours,
-        "offtrace, door checks": lambda shape: ours(shape, validate=True),
+        "offtrace, input checks": lambda shape: ours(shape, validate=True),
         "offtrace, jax.jit": ours_jax,
         "rlax q and v, jit": rlax_returns,
         "torch loop": torch_loop,

@@ -1,14 +1,16 @@
-"""Tabular learning, environment and learner together: steps per second, and whether that depends on the states.
+"""Tabular learning, environment and learner together: steps per second, for different numbers of
+states.
 
-control     ε-greedy on the bifurcated grid (Daley et al. 2023), Q updated at every step, λ = 0.9, over the seeds
+control     ε-greedy on the bifurcated grid (Daley et al. 2023), Q updated at every step, λ = 0.9, several seeds
 evaluation  a fixed π from a fixed μ on a random MDP of X states, 4 actions and 5 successors, λ = 0.9
-nearby      the same, from one start state, with successors close by: however many states there are, few are visited
+nearby      the same from one start state with nearby successors, so that few states are visited, whatever X is
 
-A step does the same work whatever X is, which the rows `nearby` show. The rows `evaluation` jump over all of X·A, so
-from 10,000 states on they pay for what is not in the caches: about ten places in memory a step.
+A step does the same work for every X, as the rows `nearby` show. The rows `evaluation` visit all of
+X·A at random, so from 10,000 states on they include cache misses, about ten per step.
 
-The published code is github.com/brett-daley/trajectory-aware-etraces; it takes part if `trajectory_aware_etraces` and
-what it asks for (gym 0.19, gym-classics 0.0.2) can be imported; put its folder on PYTHONPATH.
+The published code is github.com/brett-daley/trajectory-aware-etraces. It takes part if
+`trajectory_aware_etraces` and its requirements (gym 0.19, gym-classics 0.0.2) can be imported; put
+its folder on PYTHONPATH.
 """
 
 import bisect
@@ -31,14 +33,17 @@ from offtrace.online.sequences import sequence
 from offtrace.online.setting import Setting
 
 Function = Callable[[], np.ndarray]
-LAMBDA, BEHAVIOUR, TARGET = 0.9, 0.2, 0.1
+LAMBDA = 0.9
+BEHAVIOUR = 0.2
+TARGET = 0.1
 ALPHA = {"control": 0.9, "evaluation": 0.1, "nearby": 0.1}
-"""For control, all as in the published experiments on this grid."""
-NUM_RUNS, MAX_STEPS = 8, 100
+"""Step sizes. All settings of control are those of the published experiments on this grid."""
+NUM_RUNS = 8
+MAX_STEPS = 100
 
 
-class Row(NamedTuple):
-    """One size: how many states, which trace, when Q is updated, how many steps a call makes."""
+class Workload(NamedTuple):
+    """One row of the benchmark: the task, the number of states, the trace, when Q is updated, and steps per call."""
 
     task: str
     num_states: int
@@ -52,20 +57,20 @@ class Row(NamedTuple):
 
 
 class Problem(NamedTuple):
-    row: Row
+    row: Workload
     mdp: FiniteMDP
     pi: Any
     mu: Any
 
 
-def problem(row: Row) -> Problem:
+def problem(row: Workload) -> Problem:
     if row.task == "control":
         return Problem(row, bifurcated_grid(gamma=0.9), online.EpsilonGreedy(TARGET), online.EpsilonGreedy(BEHAVIOUR))
     rng = np.random.default_rng(0)
     pi, mu = (rng.dirichlet(np.ones(4), size=row.num_states) for _ in range(2))
     if row.task == "evaluation":
-        return Problem(row, garnet(row.num_states, 4, 5, gamma=0.95, rng=0), pi, mu)
-    near = garnet(row.num_states, 4, 5, gamma=0.95, rng=0, local=10)
+        return Problem(row, garnet(row.num_states, 4, 5, gamma=0.95, seed=0), pi, mu)
+    near = garnet(row.num_states, 4, 5, gamma=0.95, seed=0, local=10)
     start = np.zeros(row.num_states)
     start[row.num_states // 2] = 1
     mdp = FiniteMDP.from_transitions(
@@ -80,13 +85,13 @@ def problem(row: Row) -> Problem:
     return Problem(row, mdp, pi, mu)
 
 
-# -- ours ----------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
 def ours(p: Problem, num_threads: int | None) -> Function:
-    """Through the door, all runs in one call; as many trajectories as make up the steps."""
+    """Call the public function with all runs at once, and enough trajectories for the steps."""
     if p.row.update != "step":
-        raise LeftOut("this row asks what a step costs, made ready beforehand")
+        raise LeftOut("this row measures single steps, without preparation")
     run = functools.partial(
         online.sweep,
         p.mdp,
@@ -104,8 +109,9 @@ def ours(p: Problem, num_threads: int | None) -> Function:
 
 
 def one_run(p: Problem) -> Function:
-    """One long run, made ready beforehand: no checks, no sums of probabilities, no search for what can be visited."""
-    trace, size = ot.as_trace(p.row.trace, lambda_=LAMBDA), online.StepSize(ALPHA[p.row.task])
+    """Do one long run that was prepared beforehand: no checks, no sums, no search for reachable states."""
+    trace = ot.as_trace(p.row.trace, lambda_=LAMBDA)
+    size = online.StepSize(ALPHA[p.row.task])
 
     @functools.lru_cache(maxsize=1)
     def ready(num_episodes: int) -> Setting:
@@ -121,18 +127,18 @@ def one_run(p: Problem) -> Function:
 
 
 def enough(p: Problem, run: Callable[[int], np.ndarray]) -> Function:
-    """`run` with as many trajectories as make up the steps, of which it reports no more than were asked for."""
+    """Call `run` with enough trajectories for the steps; report at most the steps that were asked for."""
     num_episodes = -(-p.row.num_steps // (NUM_RUNS * MAX_STEPS))
     while (made := run(num_episodes)) < p.row.num_steps:
         num_episodes = -(-num_episodes * p.row.num_steps // int(made))
     return lambda: np.minimum(run(num_episodes), p.row.num_steps)
 
 
-# -- peers ---------------------------------------------------------------------------------------------------
+# -- peers -----------------------------------------------------------------------------------------
 
 
 class Walker:
-    """The environment for a Python loop: everything looked up, and random numbers drawn many at a time."""
+    """An environment for a Python loop, with lookup tables, and random numbers drawn in blocks."""
 
     def __init__(self, mdp: FiniteMDP) -> None:
         first = mdp.first.tolist()
@@ -167,21 +173,27 @@ def epsilon_greedy(q: np.ndarray, epsilon: float) -> np.ndarray:
 
 
 def numpy_loop(p: Problem) -> Function:
-    """A step at a time: z (X, A) for a Markov trace, an array of visits for a trajectory-aware one."""
+    """Take one step at a time: z (X, A) for a Markov trace, an array of visits for a trajectory-aware one."""
     if p.row.num_steps > 100_000 or p.row.num_states > 10_000:
-        raise LeftOut("O(X·A) a step: it would take hours")
-    walker, gamma, shape = Walker(p.mdp), p.mdp.gamma, p.mdp.shape
-    control, aware, alpha = p.row.task == "control", p.row.trace == "rbis", ALPHA[p.row.task]
+        raise LeftOut("O(X·A) per step: it would take hours")
+    walker = Walker(p.mdp)
+    gamma = p.mdp.gamma
+    shape = p.mdp.shape
+    control = p.row.task == "control"
+    aware = p.row.trace == "rbis"
+    alpha = ALPHA[p.row.task]
 
     def policy(given: Any, epsilon: float, q: np.ndarray, x: int) -> np.ndarray:
         return epsilon_greedy(q[x], epsilon) if control else given[x]
 
     def run() -> np.ndarray:
-        q, made = np.zeros(shape), 0
+        q = np.zeros(shape)
+        made = 0
         visits = np.empty(MAX_STEPS, np.int64)
         beta, reach, power = np.empty((3, MAX_STEPS))
         while made < p.row.num_steps:
-            x, z = walker.first_state(), np.zeros(shape)
+            x = walker.first_state()
+            z = np.zeros(shape)
             for t in range(min(MAX_STEPS, p.row.num_steps - made)):
                 mu = policy(p.mu, BEHAVIOUR, q, x)
                 a = walker.choice(mu)
@@ -210,7 +222,7 @@ def numpy_loop(p: Problem) -> Function:
 
 
 class Published(NamedTuple):
-    """What is used of trajectory_aware_etraces."""
+    """The parts of trajectory_aware_etraces that are used."""
 
     sampling: Any
     training: Any
@@ -219,7 +231,7 @@ class Published(NamedTuple):
 
 def published(p: Problem) -> Published:
     if p.row.task != "control":
-        raise LeftOut("its experiments are control on these grids")
+        raise LeftOut("it only has control on these grids")
     importlib.import_module("trajectory_aware_etraces.envs")
     sampling, training, algorithms = (
         importlib.import_module(f"trajectory_aware_etraces.{name}")
@@ -230,8 +242,9 @@ def published(p: Problem) -> Published:
 
 
 def published_experiment(p: Problem) -> Function:
-    """Its experiment as it is, with the test episode after every episode; the steps of training are counted."""
-    theirs, n = published(p), p.row.num_steps
+    """Run its experiment unchanged, with a test episode after every episode; only training steps are counted."""
+    theirs = published(p)
+    n = p.row.num_steps
     theirs.training.CONFIG = {"max_episode_len": 50, "eval_eps": 0.05, "explore_episodes": 5, "vf_noise_std": 0.01}
     run = functools.partial(
         theirs.training.run_control_trial, "Bifurcation1-v0", BEHAVIOUR, TARGET, theirs.trace, ALPHA["control"]
@@ -240,8 +253,10 @@ def published_experiment(p: Problem) -> Function:
 
 
 def published_learner(p: Problem) -> Function:
-    """Its environment, sampler, policies and traces, in the loop of its experiments without the tests."""
-    theirs, gamma, alpha = published(p), p.mdp.gamma, ALPHA["control"]
+    """Run its environment, sampler, policies and traces in the loop of its experiments, without test episodes."""
+    theirs = published(p)
+    gamma = p.mdp.gamma
+    alpha = ALPHA["control"]
 
     def run() -> np.ndarray:
         sampler = theirs.sampling.EnvSampler("Bifurcation1-v0", 0)
@@ -253,7 +268,9 @@ def published_learner(p: Problem) -> Function:
             x, a, r, x_next, ended = sampler.step(behaviour)
             states.append(x)
             actions.append(a)
-            delta = r - q[x, a] + (0.0 if ended else gamma * (target(x_next) * q[x_next]).sum())
+            delta = r - q[x, a]
+            if not ended:
+                delta += gamma * (target(x_next) * q[x_next]).sum()
             made += 1
             done = ended or len(states) == MAX_STEPS or made == p.row.num_steps
             updates = theirs.trace.step(delta, behaviour(x)[a], target(x)[a], done)
@@ -267,31 +284,33 @@ def published_learner(p: Problem) -> Function:
 
 BENCHMARK = Benchmark(
     name="tabular_learning",
-    question="How many steps a second does a table learn from?",
+    question="How many steps per second does tabular learning make?",
     rows=(
-        Row("control", 25, "rbis", "step", 100_000),
-        Row("control", 25, "retrace", "step", 100_000),
-        Row("evaluation", 1_000, "retrace", "step", 100_000),
-        Row("nearby", 1_000, "retrace", "trajectory", 1_000_000),
-        Row("nearby", 30_000, "retrace", "trajectory", 1_000_000),
-        Row("nearby", 1_000_000, "retrace", "trajectory", 1_000_000),
-        Row("evaluation", 1_000, "retrace", "trajectory", 1_000_000),
-        Row("evaluation", 30_000, "retrace", "trajectory", 1_000_000),
-        Row("evaluation", 1_000_000, "retrace", "trajectory", 1_000_000),
+        Workload("control", 25, "rbis", "step", 100_000),
+        Workload("control", 25, "retrace", "step", 100_000),
+        Workload("evaluation", 1_000, "retrace", "step", 100_000),
+        Workload("nearby", 1_000, "retrace", "trajectory", 1_000_000),
+        Workload("nearby", 30_000, "retrace", "trajectory", 1_000_000),
+        Workload("nearby", 1_000_000, "retrace", "trajectory", 1_000_000),
+        Workload("evaluation", 1_000, "retrace", "trajectory", 1_000_000),
+        Workload("evaluation", 30_000, "retrace", "trajectory", 1_000_000),
+        Workload("evaluation", 1_000_000, "retrace", "trajectory", 1_000_000),
     ),
     quick_rows=3,
     problem=problem,
-    answer=lambda p: np.asarray(p.row.num_steps),  # that nobody makes fewer steps; what is learned, the tests look at
+    answer=lambda p: np.asarray(
+        p.row.num_steps
+    ),  # checks that all make the same steps; the tests check what is learned
     contenders={
         "offtrace": lambda p: ours(p, None),
         "offtrace, one thread": lambda p: ours(p, 1),
-        "offtrace, one run made ready": one_run,
-        "NumPy, step by step": numpy_loop,
+        "offtrace, one prepared run": one_run,
+        "NumPy, one step at a time": numpy_loop,
         "published, its experiment": published_experiment,
         "published, its learner": published_learner,
     },
     ours=("offtrace",),
     columns={"M steps/s": lambda row, seconds: row.num_steps / seconds / 1e6},
-    slow=("NumPy, step by step", "published, its experiment", "published, its learner"),
+    slow=("NumPy, one step at a time", "published, its experiment", "published, its learner"),
     repeats=7,
 )

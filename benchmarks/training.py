@@ -1,26 +1,26 @@
 """Training on a CPU: environment steps and updates per second, acting and learning together.
 
-Everybody has the same network (two layers of 64, or MinAtar's convolution of 16 filters of 3×3 and a layer of 128),
-learns from batches of 64 transitions, makes one update every 4 environment steps, and keeps 100,000 transitions. A
-call is `num_steps` environment steps with a quarter as many updates, both counted; what comes before is not timed:
-compilation, and the steps that fill the memory.
+All contenders have the same network (two layers of 64, or MinAtar's convolution of 16 filters of
+3×3 and a layer of 128), learn from batches of 64 transitions, make one update every 4 environment
+steps, and keep 100,000 transitions. A call is `num_steps` environment steps with a quarter as many
+updates; both are checked. Compilation and the steps that fill the memory are not timed.
 
 offtrace, Retrace    16 actors, batches of 4 windows of 16 steps, everything in one compiled program
 offtrace, DQN        the same with 64 windows of one step: the peers' algorithm
 offtrace, 4 seeds    four agents of the first kind together; steps and updates of all four are summed
-offtrace, Gymnasium  one of the first kind, 16 environments of Gymnasium, those that the peers are trained on
+offtrace, Gymnasium  an agent of the first kind on 16 Gymnasium environments, which the peers also use
 
-Stable-Baselines3    DQN("MlpPolicy", …).learn(num_steps), with one environment and with 4; PyTorch has one thread or
-                     one a core, whichever is faster in one trial. It takes part if `stable_baselines3` can be
-                     imported.
-CleanRL              dqn_jax.py, the script itself with the above settings and in place of its network (of 120 and 84)
-                     the above, without its prints and TensorBoard; between calls it is held in its environment's
-                     step. Gymnasium's names for last observations are those of the version that it was written for.
-                     It takes part if OFFTRACE_CLEANRL names a checkout of github.com/vwxyzjn/cleanrl, and what the
-                     script imports (flax, tensorboard, torch) can be imported.
+Stable-Baselines3    DQN("MlpPolicy", …).learn(num_steps), with one environment and with 4. PyTorch has
+                     one thread or one per core, whichever is faster in one trial. It takes part if
+                     `stable_baselines3` can be imported.
+CleanRL              The script dqn_jax.py with the settings and the network above, without its prints and
+                     TensorBoard. Between calls it waits inside its environment's step. Gymnasium's keys
+                     for last observations are translated to those that the script expects. It takes part
+                     if OFFTRACE_CLEANRL is the path of a checkout of github.com/vwxyzjn/cleanrl, and the
+                     script's imports (flax, tensorboard, torch) work.
 
-The peers play MinAtar by the package `minatar` (GPL), offtrace by pgx. All explore with ε = 0.05 or 0.1, so that they
-ask their networks for nearly all actions.
+The peers use the package `minatar` (GPL) for MinAtar, offtrace uses pgx. All explore with ε = 0.05
+or 0.1, so nearly all actions come from the networks.
 """
 
 import importlib
@@ -40,14 +40,19 @@ import numpy as np
 from offtrace.bench import Benchmark, LeftOut, machine
 
 Function = Callable[[], np.ndarray]
-BATCH, STEPS_PER_UPDATE, MEMORY = 64, 4, 100_000
-NUM_ACTORS, NUM_SEEDS = 16, 4
-HIDDEN, FILTERS, WIDTH = (64, 64), 16, 128
+BATCH = 64
+STEPS_PER_UPDATE = 4
+MEMORY = 100_000
+NUM_ACTORS = 16
+NUM_SEEDS = 4
+HIDDEN = (64, 64)
+FILTERS = 16
+WIDTH = 128
 CHECKOUT = "OFFTRACE_CLEANRL"
 
 
 class Task(NamedTuple):
-    """One environment, ours and the peers', and how many steps a call makes."""
+    """One environment, ours and the peers', and the number of steps per call."""
 
     name: str
     env: str
@@ -68,7 +73,7 @@ def counts(num_steps: int, num_updates: int) -> np.ndarray:
     return np.array([num_steps, num_updates], np.float64)
 
 
-# -- ours ----------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
 def ours(task: Task, trace: str = "retrace", env: str = "", num_seeds: int = 1) -> Function:
@@ -115,24 +120,24 @@ def on_the_host(task: Task) -> Function:
     return ours(task, env=f"gymnasium/{task.gymnasium}")
 
 
-# -- peers ---------------------------------------------------------------------------------------------------
+# -- peers -----------------------------------------------------------------------------------------
 
 
 def register(task: Task) -> None:
-    """Makes the task's environment known to Gymnasium."""
+    """Register the task's environment in Gymnasium."""
     gymnasium = importlib.import_module("gymnasium")
     if task.has_pictures and task.gymnasium not in gymnasium.registry:
         try:
             importlib.import_module("minatar.gym").register_envs()
         except ModuleNotFoundError:
-            raise LeftOut("not there: its environment is in the package `minatar`; pip install minatar") from None
+            raise LeftOut("not installed: its environment is in the package `minatar`; pip install minatar") from None
 
 
 def stable_baselines3(task: Task, num_envs: int) -> Function:
     try:
         theirs, torch = (importlib.import_module(name) for name in ("stable_baselines3", "torch"))
     except ModuleNotFoundError as error:
-        raise LeftOut(f"not there: {error}; pip install stable-baselines3") from None
+        raise LeftOut(f"not installed: {error}; pip install stable-baselines3") from None
     register(task)
     envs = importlib.import_module("stable_baselines3.common.env_util").make_vec_env(task.gymnasium, num_envs)
     model = theirs.DQN(
@@ -166,7 +171,7 @@ def stable_baselines3(task: Task, num_envs: int) -> Function:
 
 
 def torch_network(task: Task) -> dict[str, Any]:
-    """For its policy."""
+    """Return the arguments of its policy."""
     if not task.has_pictures:
         return {"net_arch": list(HIDDEN)}
     nn = importlib.import_module("torch").nn
@@ -199,43 +204,46 @@ def elapsed(function: Callable[[], object]) -> float:
 def cleanrl(task: Task) -> Function:
     checkout = os.environ.get(CHECKOUT)
     if not checkout:
-        raise LeftOut(f"not there: git clone https://github.com/vwxyzjn/cleanrl, and set {CHECKOUT} to that folder")
+        raise LeftOut(
+            f"not installed: git clone https://github.com/vwxyzjn/cleanrl, and set {CHECKOUT} to that folder"
+        )
     script = Path(checkout) / "cleanrl" / "dqn_jax.py"
     if not script.is_file():
-        raise LeftOut(f"{CHECKOUT} is no checkout of CleanRL: there is no {script}")
+        raise LeftOut(f"{CHECKOUT} is not a checkout of CleanRL: it has no {script}")
     if checkout not in sys.path:
         sys.path.append(checkout)
     register(task)
-    held = Held()
-    module = module_of(script, replaced(task, held.step))
-    held.start(lambda: module.__loader__.exec_module(module))
-    held.advance(task.fill + task.num_steps)
+    loop = PausedLoop()
+    module = module_of(script, replaced(task, loop.step))
+    loop.start(lambda: module.__loader__.exec_module(module))
+    loop.advance(task.fill + task.num_steps)
 
     def run() -> np.ndarray:
         before = int(module.q_state.step)
-        held.advance(task.num_steps)
+        loop.advance(task.num_steps)
         return counts(task.num_steps, int(module.q_state.step) - before)
 
     return run
 
 
-class Held:
-    """A loop in a thread of its own, which goes on for as many steps as it is told."""
+class PausedLoop:
+    """A loop in its own thread, which runs for a given number of steps at a time."""
 
     def __init__(self) -> None:
-        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._go = threading.Semaphore(0)
+        self._done = threading.Semaphore(0)
         self._left = 0
         self._error: BaseException | None = None
 
     def step(self) -> None:
-        """Called by the loop at every step; waits if there are none left."""
+        """Wait if no steps are left. The loop calls this at every step."""
         if self._left == 0:
             self._done.release()
             self._go.acquire()
         self._left -= 1
 
     def start(self, loop: Callable[[], object]) -> None:
-        """Up to the first step."""
+        """Run the loop up to its first step."""
         threading.Thread(target=self._run, args=(loop,), daemon=True).start()
         self._wait()
 
@@ -247,7 +255,7 @@ class Held:
     def _run(self, loop: Callable[[], object]) -> None:
         try:
             loop()
-            raise RuntimeError("it ended before it was told to")
+            raise RuntimeError("the loop ended too early")
         except BaseException as error:
             self._error = error
             self._done.release()
@@ -259,7 +267,7 @@ class Held:
 
 
 class Script(importlib.abc.InspectLoader):
-    """A script as a module that is run to its end; `replaced` replaces what it has defined before its main part."""
+    """A script as a module, including its main part; `replaced` overrides its definitions."""
 
     MAIN = 'if __name__ == "__main__":'
 
@@ -269,7 +277,7 @@ class Script(importlib.abc.InspectLoader):
     def get_source(self, fullname: str) -> str:
         definitions, found, main = self.path.read_text(encoding="utf-8").partition(f"\n{self.MAIN}\n")
         if not found:
-            raise LeftOut(f"{self.path.name} is another version: it has no line `{self.MAIN}`")
+            raise LeftOut(f"{self.path.name} is of another version: it has no line `{self.MAIN}`")
         return f"{definitions}\nglobals().update(replaced)\nif True:\n{main}"
 
 
@@ -277,12 +285,13 @@ def module_of(script: Path, replacements: dict[str, Any]) -> Any:
     spec = importlib.util.spec_from_loader(f"offtrace_benchmark_{script.stem}", Script(script))
     assert spec is not None
     module: Any = importlib.util.module_from_spec(spec)
-    module.__file__, module.replaced = str(script), replacements
+    module.__file__ = str(script)
+    module.replaced = replacements
     return module
 
 
 def replaced(task: Task, hold: Callable[[], None]) -> dict[str, Any]:
-    """Its settings, its network, its output, and the wrapper of its environment."""
+    """Return replacements for its settings, its network, its output, and the wrapper of its environment."""
     gymnasium, nn = (importlib.import_module(name) for name in ("gymnasium", "flax.linen"))
     base: Any = gymnasium.vector.SyncVectorEnv
 
@@ -345,7 +354,7 @@ BENCHMARK = Benchmark(
     ),
     quick_rows=1,
     problem=lambda task: task,
-    answer=lambda task: counts(task.num_steps, task.num_steps // STEPS_PER_UPDATE),  # that nobody makes fewer
+    answer=lambda task: counts(task.num_steps, task.num_steps // STEPS_PER_UPDATE),  # checks that none makes fewer
     contenders={
         "offtrace, Retrace": ours,
         "offtrace, DQN": lambda task: ours(task, "dqn"),

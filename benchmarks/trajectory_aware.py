@@ -1,4 +1,5 @@
-"""Targets of recursive Retrace (Eq. 9), whose trace depends on where it started: O(n²) where Retrace is O(n).
+"""Targets of recursive Retrace (Eq. 9), whose trace depends on where it started: O(n²), where
+Retrace is O(n).
 
 β_t = 1 at the start t, β_s = λ min(1, β_{s−1} ρ_s) after it, and
 target_t = Q(x_t, a_t) + Σ_s γ_t ⋯ γ_{s−1} β_s δ_s. λ = 1, float32, on the CPU.
@@ -42,7 +43,7 @@ def window(shape: tuple[int, int, int]) -> Window:
 
 
 def steps(w: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Q(x_t, a_t), δ_t and ρ_t, each (n, B)."""
+    """Return Q(x_t, a_t), δ_t and ρ_t, each (n, B)."""
     taken = w.a[..., None]
     q_a = np.take_along_axis(w.q[:-1], taken, axis=-1)[..., 0]
     ratio = np.take_along_axis(w.pi[:-1], taken, axis=-1)[..., 0] / w.mu_a
@@ -51,29 +52,32 @@ def steps(w: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def definition(w: Window) -> np.ndarray:
-    """Start by start, in float64."""
+    """Compute the targets one start after the other, in float64."""
     exact = Window(*(array if array.dtype.kind == "i" else array.astype(np.float64) for array in w))
     return numpy_double_loop(exact)()
 
 
 def ours(w: Window) -> Function:
-    arguments, trace = w._asdict(), ot.RecursiveRetrace(1.0)
+    arguments = w._asdict()
+    trace = ot.RecursiveRetrace(1.0)
     return lambda: ot.targets(**arguments, trace=trace, validate=False)
 
 
 def ours_checked(w: Window) -> Function:
-    arguments, trace = w._asdict(), ot.RecursiveRetrace(1.0)
+    arguments = w._asdict()
+    trace = ot.RecursiveRetrace(1.0)
     return lambda: ot.targets(**arguments, trace=trace, validate=True)
 
 
 def numpy_double_loop(w: Window) -> Function:
-    """For each start, walk to the end; every step is one operation over the batch."""
+    """For each start, go to the end; every step is one operation over the batch."""
 
     def targets() -> np.ndarray:
         q_a, delta, ratio = steps(w)
         target = q_a + delta
         for start in range(len(w.r)):
-            beta, discount = np.ones_like(w.r[0]), w.discount[start]
+            beta = np.ones_like(w.r[0])
+            discount = w.discount[start]
             for s in range(start + 1, len(w.r)):
                 beta = np.minimum(1, beta * ratio[s])
                 target[start] += discount * beta * delta[s]
@@ -84,12 +88,13 @@ def numpy_double_loop(w: Window) -> Function:
 
 
 def numpy_all_starts(w: Window) -> Function:
-    """Walk once; every step is one operation over all starts so far and the batch."""
+    """Go through the window once; every step is one operation over all earlier starts and the batch."""
 
     def targets() -> np.ndarray:
         q_a, delta, ratio = steps(w)
         target = q_a + delta
-        beta, discount = np.ones_like(w.r), w.discount.copy()
+        beta = np.ones_like(w.r)
+        discount = w.discount.copy()
         for s in range(1, len(w.r)):
             beta[:s] = np.minimum(1, beta[:s] * ratio[s])
             target[:s] += discount[:s] * beta[:s] * delta[s]
@@ -108,8 +113,8 @@ BENCHMARK = Benchmark(
     answer=definition,
     contenders={
         "offtrace": ours,
-        "offtrace, door checks": ours_checked,
-        "NumPy, start by start": numpy_double_loop,
+        "offtrace, input checks": ours_checked,
+        "NumPy, one start at a time": numpy_double_loop,
         "NumPy, all starts": numpy_all_starts,
     },
     ours=("offtrace",),

@@ -1,11 +1,11 @@
-"""One window, three algorithms: the only thing that changes is the trace."""
+"""Compute targets with three algorithms: only the trace changes."""
 
 import numpy as np
 
 import offtrace as ot
 
 rng = np.random.default_rng(0)
-n, batch, num_actions = 16, 4, 6  # what the paper replays: four windows of sixteen steps
+n, batch, num_actions = 16, 4, 6  # as in the paper: four windows of sixteen steps
 
 q = rng.normal(size=(n + 1, batch, num_actions)).astype(np.float32)
 pi = rng.dirichlet(np.ones(num_actions), size=(n + 1, batch)).astype(np.float32)
@@ -15,7 +15,7 @@ r = rng.normal(size=(n, batch)).astype(np.float32)
 terminated = rng.random((n, batch)) < 0.05
 discount = np.where(terminated, 0, 0.99).astype(np.float32)
 reset = np.zeros((n, batch), bool)
-reset[1:] = terminated[:-1]  # a new episode starts in the row after
+reset[1:] = terminated[:-1]  # a new episode starts in the next row
 
 for trace in (ot.OneStep(), ot.TreeBackup(1.0), ot.Retrace(1.0)):
     targets = ot.targets(q=q, a=a, r=r, discount=discount, pi=pi, mu_a=mu_a, reset=reset, trace=trace)

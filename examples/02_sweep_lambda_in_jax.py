@@ -1,4 +1,4 @@
-"""λ is a leaf of the trace, so a sweep over it is one `vmap`, compiled once."""
+"""Sweep over λ with one `vmap`: λ is a leaf of the trace, so the program is compiled once."""
 
 import jax
 import jax.numpy as jnp

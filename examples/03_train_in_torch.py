@@ -1,4 +1,4 @@
-"""A training loop of your own: a network learns the values of a policy from another policy's windows."""
+"""Use targets in your own training loop: learn the values of one policy from windows of another."""
 
 import torch
 
@@ -9,7 +9,7 @@ num_states, num_actions, n, batch, gamma = 8, 2, 16, 32, 0.9
 
 
 def collect() -> dict[str, torch.Tensor]:
-    """A ring of states: action 1 goes round it, action 0 stays; passing the start pays 1. μ is uniform."""
+    """Collect windows on a ring of states: action 1 moves, action 0 stays, a full round gives 1. μ is uniform."""
     x = torch.randint(num_states, (batch,))
     states, actions, rewards = [x], [], []
     for _ in range(n):
@@ -23,7 +23,7 @@ def collect() -> dict[str, torch.Tensor]:
 
 q_table = torch.nn.Embedding(num_states, num_actions)
 optimiser = torch.optim.Adam(q_table.parameters(), lr=0.05)
-pi = torch.tensor([0.1, 0.9]).expand(n + 1, batch, num_actions)  # mostly goes round
+pi = torch.tensor([0.1, 0.9]).expand(n + 1, batch, num_actions)  # moves most of the time
 for _ in range(300):
     window = collect()
     q = q_table(window["x"])
@@ -36,7 +36,7 @@ for _ in range(300):
         discount=torch.full((n, batch), gamma),
         mu_a=torch.full((n, batch), 1 / num_actions),
         trace=ot.Retrace(1.0),
-    )  # carries no gradient
+    )  # has no gradient
     loss = ((target - q_a) ** 2).mean()
     optimiser.zero_grad()
     loss.backward()

@@ -1,16 +1,16 @@
-"""Learning in a table from somebody else's trajectories: which λ, and how does Retrace compare with Q(λ)?"""
+"""Learn tabular values from off-policy trajectories, and compare Retrace with Q(λ) for several λ."""
 
 import numpy as np
 
 import offtrace as ot
 
-# A corridor that pays at its left end. The policy to learn about walks right; the data come from one that wanders.
+# A chain with a reward at its left end. The target policy goes right; the behaviour policy is uniform.
 mdp = ot.mdp.chain(num_states=6, gamma=0.99, slip=0.02, ends="left", left_reward=1.0)
 pi = np.tile([0.02, 0.98], (mdp.num_states, 1))
 mu = np.full(mdp.shape, 0.5)
 truth = ot.operators.q_pi(mdp, pi)
 
-# Eq. 7 for every λ and ten seeds in one call; curves come back as arrays with named axes.
+# Eq. 7 for every λ and ten seeds in one call; the learning curves are arrays with named axes.
 sweep = ot.online.sweep(
     mdp,
     traces=["retrace", "tree_backup", "q_lambda"],
@@ -28,14 +28,14 @@ for name in sweep.axes["trace"]:
     errors = sweep.select(trace=name, step_size=sweep.axes["step_size"][0]).max_error[..., -1].mean(-1)
     print(f"{name:>14}" + "".join(f"{x:>10.2g}" for x in errors))
 
-# Why: what the exact operator does here.
+# The reason: the spectral radius of the exact operator.
 table = ot.analyze(mdp, pi=pi, mu=mu, traces=["retrace", "q_lambda"], lambdas=[0.5, 0.9, 1.0])
-print("\nspectral radius of one step of R, above 1 is divergence:")
+print("\nspectral radius of R (above 1 it diverges):")
 for row in table:
     print(f"  {row.label:14} {row.radius:8.3f}  {row.verdict}")
 
-# Control: the same trajectories can be stored and replayed, long after the policy that made them is gone.
+# Control: trajectories can be stored and replayed later.
 memory = ot.online.collect(mdp, mu=mu, num_episodes=3000, seed=1)
 learned = ot.online.control(memory, trace=ot.Retrace(0.9), order="random", num_episodes=20_000)
 q_star = ot.operators.q_star(mdp)
-print(f"\nQ* from {len(memory):,} stored trajectories, replayed: off by {abs(learned.q - q_star).max():.3f} at most")
+print(f"\nQ* from {len(memory):,} stored trajectories: largest error {abs(learned.q - q_star).max():.3f}")

@@ -1,11 +1,13 @@
-"""What the doctor says of Retraces that no entry of its list was written for, and of right ones in many styles.
+"""Runs the doctor on wrong implementations of Retrace that its list has no entry for, and on
+correct ones.
 
-    python simulations/doctor_variants.py            every function: what it has, and what the doctor says
-    python simulations/doctor_variants.py forward    one of them, and its verdict in full
+    python simulations/doctor_variants.py                  every function, its mistake and its verdict
+    python simulations/doctor_variants.py forward_loop     the full verdict on one of them
 
-The functions are written as people write them: NumPy, PyTorch and JAX; loops, scans and sums; one stream, time-major
-and batch-major. WRONG says of each what is wrong with it; so do UNSEEN, written after the doctor had learned from
-WRONG, and LAST, after it had learned from UNSEEN; RIGHT holds those with nothing wrong. docs/doctor.md has them all.
+The functions use NumPy, PyTorch and JAX; loops, scans and sums; one stream, time-major and
+batch-major layouts. WRONG, UNSEEN and LAST map functions to their mistakes. UNSEEN was written
+after the doctor had been improved on WRONG, and LAST after it had been improved on UNSEEN. RIGHT
+holds correct functions. The verdicts are in docs/doctor.md.
 """
 
 import sys
@@ -22,31 +24,29 @@ LAST: dict[Callable[..., Any], str] = {}
 RIGHT: list[Callable[..., Any]] = []
 
 
-def wrong(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def keep(fn: Callable[..., Any]) -> Callable[..., Any]:
-        WRONG[fn] = what
-        return fn
-
-    return keep
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
 
 
-def unseen(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def keep(fn: Callable[..., Any]) -> Callable[..., Any]:
-        UNSEEN[fn] = what
-        return fn
+def _adds_to(group: dict[Function, str]) -> Callable[[str], Decorator]:
+    """Return a decorator factory that adds a function and its mistake to a group."""
 
-    return keep
+    def with_mistake(mistake: str) -> Decorator:
+        def keep(fn: Function) -> Function:
+            group[fn] = mistake
+            return fn
 
+        return keep
 
-def last(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def keep(fn: Callable[..., Any]) -> Callable[..., Any]:
-        LAST[fn] = what
-        return fn
-
-    return keep
+    return with_mistake
 
 
-def right(fn: Callable[..., Any]) -> Callable[..., Any]:
+wrong = _adds_to(WRONG)
+unseen = _adds_to(UNSEEN)
+last = _adds_to(LAST)
+
+
+def right(fn: Function) -> Function:
     RIGHT.append(fn)
     return fn
 
@@ -62,7 +62,7 @@ def backwards(td, carry):
     return td
 
 
-# -- wrong in c ---------------------------------------------------------------------------------------------------
+# -- wrong in c ------------------------------------------------------------------------------------
 
 
 @wrong("min(λ, π/μ): λ inside the clip")
@@ -160,7 +160,7 @@ def epsilon_in_both(q, a, r, discount, pi, mu, lam):
     return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * c[1:])
 
 
-# -- wrong in how it is carried back ------------------------------------------------------------------------------
+# -- wrong in how it is carried back ---------------------------------------------------------------
 
 
 @wrong("γ twice: in c and in the recursion")
@@ -259,7 +259,7 @@ def quotients_of_products(q, a, r, pi, mu, gamma, lam):
     return q_a + np.cumsum(td[::-1])[::-1] / reach
 
 
-# -- wrong in values ----------------------------------------------------------------------------------------------
+# -- wrong in values -------------------------------------------------------------------------------
 
 
 @wrong("the mean of Q over actions, not E_π Q")
@@ -336,7 +336,7 @@ def three_at_once(q, a, r, discount, pi, mu, lam):
     return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * c[:-1])
 
 
-# -- written after the doctor had learned from those above ---------------------------------------------------------
+# -- written after the doctor had been improved on those above -------------------------------------
 
 
 @unseen("min(λ, π/μ), λ = 0.9 inside the function")
@@ -424,7 +424,7 @@ def reshaped_for_transposed(q, actions, rewards, discounts, pi, mu, lam):
     return of_taken(q) + td.reshape(batch, n)
 
 
-# -- written last --------------------------------------------------------------------------------------------------
+# -- written last ----------------------------------------------------------------------------------
 
 
 @last("rewards times 1 − γ")
@@ -468,7 +468,7 @@ def largest_probability(q, a, r, discount, pi, lam):
     return q_a + backwards(r + discount * v[1:] - q_a, discount[:-1] * lam * pi.max(-1)[1 : len(r)])
 
 
-# -- right --------------------------------------------------------------------------------------------------------
+# -- right -----------------------------------------------------------------------------------------
 
 
 @right
@@ -636,7 +636,8 @@ def name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__name__", "")
 
 
-def said(fn: Callable[..., Any]) -> doctor.Verdict | str:
+def verdict_on(fn: Function) -> doctor.Verdict | str:
+    """Return the verdict, or the error."""
     try:
         return doctor.check(fn)
     except ValueError as error:
@@ -644,22 +645,22 @@ def said(fn: Callable[..., Any]) -> doctor.Verdict | str:
 
 
 def summary(verdict: doctor.Verdict | str) -> str:
-    """The headline, on one line."""
+    """Return the headline on one line."""
     return " ".join(str(verdict).split("\n\n")[0].split())
 
 
 def main(names: list[str]) -> None:
     for name in names:
-        print(said(next(fn for fn in (*WRONG, *UNSEEN, *LAST, *RIGHT) if name_of(fn) == name)))
+        print(verdict_on(next(fn for fn in (*WRONG, *UNSEEN, *LAST, *RIGHT) if name_of(fn) == name)))
     if names:
         return
     for functions in (WRONG, UNSEEN, LAST):
-        print("\n| what is wrong with it | the doctor |\n|---|---|")
-        for fn, what in functions.items():
-            print(f"| {what} | {summary(said(fn))} |".replace("(·|", "(·\\|"), flush=True)
-    print("\n| right | the doctor |\n|---|---|")
+        print("\n| mistake | verdict |\n|---|---|")
+        for fn, mistake in functions.items():
+            print(f"| {mistake} | {summary(verdict_on(fn))} |".replace("(·|", "(·\\|"), flush=True)
+    print("\n| correct function | verdict |\n|---|---|")
     for fn in RIGHT:
-        print(f"| `{name_of(fn)}` | {summary(said(fn))} |", flush=True)
+        print(f"| `{name_of(fn)}` | {summary(verdict_on(fn))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""How often plain t tests are wrong on skewed scores, which is why verdicts allow for skewness: a Markdown table.
+"""Prints how often plain t tests are wrong on skewed scores, as a Markdown table. Verdicts correct
+for skewness.
 
     python simulations/student_t.py
 
-Two algorithms of one mean on four games, without any scale: the first is skewed, the second is normal with a tenth of
-its deviation. Rates are for a test of 5 %, and of 5 %/6, as one of six λ has; the second is to be 0.83 %.
+Two algorithms with equal means on four games: the first has skewed scores, the second normal ones
+with a tenth of the standard deviation. The rates are for tests at 5 % and at 5 %/6 = 0.83 % (the
+level per λ if there are six).
 """
 
 import argparse
@@ -20,9 +22,10 @@ CASES = {
 
 
 def rates(draw, num_seeds: int, repetitions: int, rng: np.random.Generator) -> list[float]:
-    """Of both tests, with shared seeds and without."""
+    """Return the rates of both tests, with shared seeds and without."""
     shape = (repetitions, NUM_GAMES, num_seeds)
-    first, second = draw(rng, shape), 0.1 * rng.normal(size=shape)
+    first = draw(rng, shape)
+    second = 0.1 * rng.normal(size=shape)
     by_seed = (first - second).mean(axis=1)
     paired = stats.ttest_1samp(by_seed, 0.0, axis=1).pvalue
     variances = np.concatenate([first.var(axis=2, ddof=1), second.var(axis=2, ddof=1)], axis=1) / num_seeds

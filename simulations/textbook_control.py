@@ -1,9 +1,11 @@
-"""What control in tables learns with the defaults on the MDPs of `ot.mdp`: a Markdown table for each length.
+"""Prints what tabular control learns with default settings on the MDPs of `ot.mdp`, as one Markdown
+table per length.
 
     python simulations/textbook_control.py
 
-The value of the greedy policy at the end, computed exactly, from the start states: mean, least and greatest of five
-seeds, on which nothing was chosen. Of equal actions the greedy policy takes the first. Takes a minute or two.
+The numbers are exact values of the final greedy policy from the start states: mean, minimum and
+maximum of five seeds that were not used to choose any setting. Ties are broken by the first action.
+This takes a minute or two.
 """
 
 import argparse
@@ -21,19 +23,18 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 SEEDS = range(1000, 1005)
 LEFT_OUT = ("baird_star", "icu_sepsis")
-"""The first has rewards of 0 only, the second needs a package and has 716 states."""
+"""The first has no rewards; the second needs a package and has 716 states."""
 
 
 def models() -> dict[str, ot.FiniteMDP]:
     found = {"FrozenLake-v1": ot.mdp.from_gymnasium("FrozenLake-v1", gamma=0.99)}
     found |= {name: make() for name, make in ot.mdp.MDPS.items() if name not in LEFT_OUT}
-    return found | {
-        "random_walk": ot.mdp.random_walk(gamma=0.99)
-    }  # undiscounted, any way to the right end is as good
+    # Undiscounted, every way to the right end is equally good.
+    return found | {"random_walk": ot.mdp.random_walk(gamma=0.99)}
 
 
 def value(mdp: ot.FiniteMDP, q: np.ndarray) -> float:
-    """Of the greedy policy."""
+    """Return the value of the greedy policy."""
     greedy = ot.policies.greedy(q)
     return float((greedy * ot.operators.q_pi(mdp, greedy)).sum(1) @ mdp.start)
 

@@ -1,10 +1,12 @@
-"""Chooses the step sizes of the small world: four for every algorithm and λ, on seeds that are used for nothing else.
+"""Tries four step sizes for every algorithm and λ on the small world, with seeds that are used for
+nothing else.
 
     python simulations/tune_small_world.py tuning.sqlite
 
-Prints the mean of the two scores (training, and at ε ≈ 0, each from 0, random play, to 1, the optimal policy) over
-the five MDPs and four seeds, and the step size with the best. `offtrace.experiments.presets` has the choices. Takes
-about four minutes on two cores; what is in the file already is not run again.
+Prints the mean of two scores over the five MDPs and four seeds, and the best step size. The scores
+are those of training and of evaluation with ε ≈ 0, each scaled from 0 (random play) to 1 (the
+optimal policy). The choices are in `offtrace.experiments.presets`. This takes about four minutes on
+two cores; runs that are in the file are not repeated.
 """
 
 import sys
@@ -21,11 +23,12 @@ from offtrace.experiments.spec import runs_of
 from offtrace.experiments.store import fingerprint, read
 
 STEP_SIZES = (5e-4, 1e-3, 2e-3, 4e-3)
-FIRST_SEED, NUM_SEEDS = 1000, 4
+FIRST_SEED = 1000
+NUM_SEEDS = 4
 
 
 def tuned() -> list[Plan]:
-    """Every run of the two presets of the small world, with every step size."""
+    """Return the runs of both small-world presets with every step size."""
     found = {}
     for name in ("table_2", "ladder"):
         sweep = replace(preset(name, "pocket"), first_seed=FIRST_SEED, num_seeds=NUM_SEEDS)

@@ -1,10 +1,11 @@
-"""How often a claim is decided where nothing differs, and how often a true difference is found: two Markdown tables.
+"""Prints how often claims are decided where nothing differs, and how often true differences are
+found.
 
     python simulations/wrong_verdicts.py --repetitions 2000
 
-Runs of four games are made up, from distributions of one mean but many shapes, and judged by
-`offtrace.scores.claims`: every verdict other than "cannot tell" is then wrong. At λ = 0 all algorithms are one, and
-declared to be.
+Scores of four games are drawn from distributions of equal means and different shapes, and judged by
+`offtrace.scores.claims`, so every verdict other than "cannot tell" is wrong. At λ = 0 all
+algorithms are the same, and are declared to be. The output is two Markdown tables.
 """
 
 import argparse
@@ -24,7 +25,7 @@ ALGORITHMS = ("retrace", "tree_backup", "q_lambda")
 LAMBDAS = {"4 λ": (0.0, 0.5, 0.9, 1.0), "7 λ": (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)}
 NUM_SEEDS = (2, 3, 4, 8, 16)
 Draw = Callable[[np.random.Generator, tuple[int, ...], list[tuple[str, float]]], np.ndarray]
-"""From a shape (…, games, seeds, cells) and the algorithm and λ of each cell to scores, all of one mean."""
+"""Draws scores of equal means from a shape (…, games, seeds, cells) and the algorithm and λ of each cell."""
 
 
 # --- distributions ------------------------------------------------------------------------------------------
@@ -47,13 +48,13 @@ def solved(probability: float) -> Draw:
 
 
 def unequal_deviations(rng, shape, cells):
-    """From 0.1 for DQN to 9 for TB(1)."""
+    """Draw with standard deviations from 0.1 (DQN) to 9 (TB(1))."""
     of = {"retrace": 1.0, "tree_backup": 3.0, "q_lambda": 0.5, "dqn": 0.1}
     return rng.normal(size=shape) * [of[name] * (1.0 + 2.0 * x) for name, x in cells]
 
 
 def against_steady(skewed: Draw) -> Draw:
-    """For λ > ½ Retrace and Q are skewed, and TB is so the other way round; all else is normal, with less spread."""
+    """For λ > ½, skew Retrace and Q to one side and TB to the other; all else is normal with a smaller deviation."""
 
     def draw(rng, shape, cells):
         sign = np.array([(x > 0.5) * (-1.0 if name == "tree_backup" else 1.0) for name, x in cells])
@@ -65,7 +66,7 @@ def against_steady(skewed: Draw) -> Draw:
 
 
 def solved_against_steady(rng, shape, cells):
-    """0 or 1 for λ > ½, 0.8 on average; else near 0.8 always."""
+    """Draw 0 or 1 with mean 0.8 for λ > ½, and numbers close to 0.8 otherwise."""
     jumps = np.array([x > 0.5 for _, x in cells])
     return np.where(jumps, rng.random(shape) < 0.8, 0.8 + 0.05 * rng.normal(size=shape))
 
@@ -79,7 +80,7 @@ def seed_acts_on_all(rng, shape, cells):
 
 
 def seed_acts_on_algorithm(rng, shape, cells):
-    """Alike in all games: this must be declared."""
+    """Give a seed the same effect in all games; such seeds must be declared as shared."""
     return rng.normal(size=shape) + rng.normal(size=(*shape[:-3], 1, *shape[-2:]))
 
 
@@ -104,7 +105,7 @@ DECLARED_ONLY = ("seed acts on an algorithm",)
 
 
 def cells_of(lambdas: tuple[float, ...]) -> list[tuple[str, float]]:
-    """Those that are run: at λ = 0 there is one for all algorithms."""
+    """Return the cells that are run: at λ = 0 one cell serves all algorithms."""
     with_lambda = [(name, x) for name in ALGORITHMS for x in lambdas if x > 0.0]
     return [("retrace", 0.0), ("dqn", 0.0), *with_lambda]
 
@@ -119,9 +120,9 @@ def comparisons(
     rng: np.random.Generator,
     shift: Callable[[str, float], float] = lambda name, x: 0.0,
 ) -> Iterator[Comparison]:
-    """One for each repetition; `shift` moves the mean of an algorithm at a λ.
+    """Yield one comparison per repetition; `shift` moves the mean of an algorithm at a λ.
 
-    Only of final scores: claims of early ones are of the same kind.
+    Only final scores are compared; claims about early scores work in the same way.
     """
     cells = cells_of(lambdas)
     copies = {Key(game, name, 0.0): Key(game, "retrace", 0.0) for game in GAMES for name in ALGORITHMS[1:]}
@@ -133,17 +134,17 @@ def comparisons(
     for _ in range(repetitions):
         scores = draw(rng, (len(GAMES), num_seeds, len(cells)), cells) + moved
         runs = dict(zip(keys, np.moveaxis(scores, -1, -2).reshape(-1, num_seeds), strict=True))
-        yield Comparison("made up", {"final": runs}, seeds=seeds, copies=copies)
+        yield Comparison("simulated", {"final": runs}, seeds=seeds, copies=copies)
 
 
 def rates(found: Iterator[Comparison], verdicts: tuple[str, ...] = ("holds", "does not hold")) -> dict[str, float]:
-    """How often each claim has one of these verdicts."""
+    """Return how often each claim has one of these verdicts."""
     each = [{one.text: one.verdict in verdicts for one in claims(comparison)} for comparison in found]
     return {text: float(np.mean([one[text] for one in each])) for text in each[0]}
 
 
 def bar(repetitions: int) -> float:
-    """5 %, and two standard errors of the simulation."""
+    """Return 5 % plus two standard errors of the simulation."""
     return 0.05 + 2.0 * (0.05 * 0.95 / repetitions) ** 0.5
 
 
@@ -158,12 +159,12 @@ POWER = {
     "Retrace(λ) is above TB(λ) for λ > 0": lambda name, x: float(name == "retrace"),
     "Retrace(λ) does not do poorly at any λ > 0": lambda name, x: float(name == "retrace"),
 }
-"""What each claim needs to be true by one standard deviation of a run at every λ that it speaks of."""
+"""The shift that makes each claim true by one standard deviation of a run, at every λ it refers to."""
 VERDICTS = {1: ("holds",), -1: ("does not hold",)}
 
 
 def wrong_rates(task: tuple[str, bool, str, int, int, int]) -> dict[str, float]:
-    """Of each claim, in one case."""
+    """Return the rate of wrong verdicts per claim, in one case."""
     case, declared, label, num_seeds, repetitions, seed = task
     found = comparisons(
         CASES[case],
@@ -177,7 +178,7 @@ def wrong_rates(task: tuple[str, bool, str, int, int, int]) -> dict[str, float]:
 
 
 def found_rate(task: tuple[str, int, str, bool, int, int]) -> float:
-    """How often a claim that is true (1) or false (−1) by one standard deviation is found to be, with 16 seeds."""
+    """Return how often a claim that is true (1) or false (−1) by one deviation is decided so, with 16 seeds."""
     text, sign, label, declared, repetitions, seed = task
     found = comparisons(
         normal,
@@ -249,16 +250,16 @@ def progress(what: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=2000, help="of each case")
-    parser.add_argument("--power-repetitions", type=int, default=2000, help="of each true difference")
+    parser.add_argument("--repetitions", type=int, default=2000, help="repetitions of each case")
+    parser.add_argument("--power-repetitions", type=int, default=2000, help="repetitions of each true difference")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     given = parser.parse_args()
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        print("Wrong verdicts, %: the highest rate of seven claims (and which), where nothing differs.\n")
+        print("Wrong verdicts, %: the highest rate among seven claims (and its number), where nothing differs.\n")
         for line in wrong_table(given.repetitions, given.seed, pool):
             print(line, flush=True)
-        print("\nPower, %: how often a difference of one standard deviation of a run is found, with 16 seeds.\n")
+        print("\nPower, %: how often a difference of one standard deviation of a run is found with 16 seeds.\n")
         for line in power_table(given.power_repetitions, given.seed, pool):
             print(line, flush=True)
     print(file=sys.stderr)

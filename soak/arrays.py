@@ -1,6 +1,7 @@
-"""Arrays from strangers, .npz and .npy, as models, logs and policies for `offtrace analyze`.
+"""Damaged .npz and .npy files as models, logs and policies for `offtrace analyze`.
 
-A policy in which some bits are flipped may still be a policy: it is analysed, or refused, in seconds.
+A policy with some flipped bits may still be a valid policy, so each file is either analysed or
+refused, within seconds.
 """
 
 import random
@@ -33,7 +34,7 @@ HEADERS = (
 
 
 def header(path: Path, rng: random.Random) -> str:
-    """A .npy whose header says something else than its bytes are; inside a .npz, too."""
+    """Write an .npy file whose header does not match its bytes, also inside an .npz file."""
     text = rng.choice(HEADERS)
     forged = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + rng.randbytes(48)
     if path.suffix == ".npy":
@@ -46,7 +47,7 @@ def header(path: Path, rng: random.Random) -> str:
 
 
 def bomb(path: Path, rng: random.Random) -> str:
-    """Two gigabytes of zeros in two megabytes, or a header that promises as much."""
+    """Write two gigabytes of zeros packed into two megabytes, or a header that declares as much."""
     if path.suffix == ".npy":
         return header(path, rng)
     text = b"{'descr': '<f8', 'fortran_order': False, 'shape': (250000000,), }"
@@ -61,7 +62,7 @@ def bomb(path: Path, rng: random.Random) -> str:
 
 
 def values(path: Path, rng: random.Random) -> str:
-    """Other numbers, shapes and dtypes, well-formed."""
+    """Write other numbers, shapes and dtypes in a valid file."""
     change = rng.choice((np.nan, np.inf, -1.0, 2.0, 1e308))
     if path.suffix == ".npy":
         array = np.load(path)

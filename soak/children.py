@@ -1,6 +1,4 @@
-"""Commands of offtrace in processes of their own, forked from one that has imported everything: a case costs what it
-computes, and not four seconds of imports.
-"""
+"""Runs offtrace commands in child processes, forked after all imports, which saves four seconds per command."""
 
 import contextlib
 import os
@@ -15,61 +13,66 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LONG = 120.0
-"""Seconds after which a command is asked to stop; few take so long."""
+"""Seconds after which a command is sent SIGTERM."""
 HUNG = 60.0
-"""Seconds after which one that does not end is said to hang; compiling takes most of that on a busy machine."""
+"""Further seconds after which a command counts as hung; compiling takes most of that on a busy machine."""
 
 
 class Outcome(NamedTuple):
+    """The result of a command."""
+
     code: int
     """The exit code; negative for a signal."""
     out: str
     err: str
     seconds: float
     megabytes: float
-    """The most that it had in memory."""
+    """The peak memory."""
     hung: bool
 
 
 @dataclass
 class Case:
-    """A command, where to run it, and what to say of its outcome: "" if it is as it should be."""
+    """A command, its folder, and a check that returns what is wrong with its outcome, or ""."""
 
     name: str
     arguments: list[str]
     folder: Path
     check: Callable[[Outcome], str]
     kill_after: float | None = None
-    """Seconds until it is killed, without a warning."""
+    """Seconds until it is killed with SIGKILL."""
     patience: float = LONG
-    """Seconds until it is asked to stop."""
+    """Seconds until it is sent SIGTERM."""
     then: "Case | None" = None
-    """What to run after it, whatever came of it."""
+    """A case to run after it, whatever its outcome."""
     clean: Callable[[], object] = lambda: None
     number: int = 0
 
     @property
     def command(self) -> list[str]:
-        """Asked when it starts."""
+        """The arguments of the command, computed when it starts."""
         return self.arguments
 
 
 class Running(NamedTuple):
+    """A command that was started."""
+
     pid: int
-    began: float
+    started: float
     files: tuple[Any, Any]
 
 
 def start(case: Case) -> Running:
-    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (closed when its outcome is read)
+    out = tempfile.TemporaryFile()  # noqa: SIM115 (closed when its outcome is read)
+    err = tempfile.TemporaryFile()  # noqa: SIM115
     pid = os.fork()
     if pid == 0:
-        _be(case, out.fileno(), err.fileno())
+        _run_child(case, out.fileno(), err.fileno())
     return Running(pid, time.monotonic(), (out, err))
 
 
-def _be(case: Case, out: int, err: int) -> None:
-    """The child: never returns."""
+def _run_child(case: Case, out: int, err: int) -> None:
+    """Run the command in the child process, and exit."""
     code = 1
     try:
         os.setsid()
@@ -99,8 +102,8 @@ def _be(case: Case, out: int, err: int) -> None:
 
 
 def outcome(case: Case, running: Running, asked: list[float]) -> Outcome | None:
-    """None while it runs. One that takes long is asked to stop; one that then does not is killed, and hung."""
-    now = time.monotonic() - running.began
+    """Return the outcome, or None while it runs. A slow command is sent SIGTERM, then killed and marked as hung."""
+    now = time.monotonic() - running.started
     if case.kill_after is not None and now > case.kill_after:
         _kill(running.pid)
     elif case.kill_after is None and now > case.patience and not asked:
@@ -127,8 +130,9 @@ def _kill(pid: int) -> None:
 
 
 def run_all(cases: Iterable[Case], jobs: int) -> Iterator[tuple[Case, Outcome, str]]:
-    """Every case, `jobs` at once, with what is wrong with it."""
-    waiting, running = iter(cases), {}
+    """Run every case, `jobs` at a time, and yield what is wrong with it."""
+    waiting = iter(cases)
+    running: dict[int, tuple[Case, Running, list[float]]] = {}
     while True:
         while len(running) < jobs:
             case = next(waiting, None)
@@ -152,8 +156,16 @@ def run_all(cases: Iterable[Case], jobs: int) -> Iterator[tuple[Case, Outcome, s
             case.clean()
 
 
+def must_succeed(done: Outcome) -> str:
+    """Return what is wrong with the outcome of a command that must succeed."""
+    wrong = one_line(done)
+    if not wrong and done.code != 0:
+        return f"exit {done.code}: {done.err or done.out}"
+    return wrong
+
+
 def one_line(done: Outcome) -> str:
-    """What is wrong with an outcome, whatever was asked: a traceback, a hang, much memory, a long complaint."""
+    """Return what is wrong with the outcome of any command: a hang, much memory, a traceback, a long message."""
     if done.hung:
         return f"hung: {done.seconds:.0f} s"
     if done.megabytes > 1024:

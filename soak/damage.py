@@ -1,4 +1,4 @@
-"""What happens to files: flipped bits, cuts, holes, mixed-up names, edits by hand, and things that are no files."""
+"""Ways to damage files: flipped bits, truncation, zeros, swapped names, edited values, links, FIFOs and folders."""
 
 import json
 import os
@@ -42,14 +42,14 @@ def hole(path: Path, rng: random.Random) -> str:
 def longer(path: Path, rng: random.Random) -> str:
     data = path.read_bytes()
     path.write_bytes(data + rng.randbytes(rng.choice((1, 100, 5000))))
-    return "something added"
+    return "bytes added"
 
 
 def doubled(path: Path, rng: random.Random) -> str:
     data = path.read_bytes()
     at = rng.randrange(len(data) + 1)
     path.write_bytes(data[:at] + data[rng.randrange(at + 1) :])
-    return "a part twice"
+    return "a part doubled"
 
 
 def gone(path: Path, rng: random.Random) -> str:
@@ -81,20 +81,20 @@ def directory(path: Path, rng: random.Random) -> str:
 
 
 def secret(path: Path, rng: random.Random) -> str:
-    """Also what nobody may read; to root everything is open."""
+    """Remove all permissions. This has no effect for root."""
     path.chmod(0)
-    return "not to be read"
+    return "not readable"
 
 
 def edited(path: Path, rng: random.Random) -> str:
-    """One value of a JSON file is another, and its text is well-formed; lines of JSON are one each."""
+    """Replace one value in a JSON or JSONL file by another; the file stays well-formed."""
     try:
         text = path.read_text()
         lines = text.splitlines() if path.suffix == ".jsonl" else [text]
         at = rng.randrange(len(lines))
         value = json.loads(lines[at])
         holder, key = rng.choice(list(_places(value)))
-    except (ValueError, IndexError):  # no JSON, or nothing in it
+    except (ValueError, IndexError):  # it is not JSON, or empty
         return flip(path, rng)
     holder[key] = rng.choice(ODD)
     lines[at] = json.dumps(value)
@@ -103,8 +103,12 @@ def edited(path: Path, rng: random.Random) -> str:
 
 
 def _places(value: Any) -> Any:
-    """Every (container, key) in it."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    """Yield every (container, key) in a JSON value."""
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
     for key, inner in items:
         yield value, key
         yield from _places(inner)
@@ -117,7 +121,7 @@ KINDS: tuple[Callable[[Path, random.Random], str], ...] = (
 
 
 def swapped(files: list[Path], rng: random.Random) -> str:
-    """Two files with each other's names."""
+    """Swap the names of two files."""
     one, other = rng.sample(files, 2)
     aside = one.with_name(".aside")
     one.rename(aside)
@@ -127,7 +131,7 @@ def swapped(files: list[Path], rng: random.Random) -> str:
 
 
 def damaged(folder: Path, rng: random.Random) -> str:
-    """Something in a folder, chosen at random; what it was."""
+    """Damage something in a folder, chosen at random, and return what was done."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     if rng.random() < 0.05:
         return swapped(files, rng)

@@ -1,6 +1,7 @@
-"""kill −9 at random moments of training, sweeping and reporting; then the same command again, to the end.
+"""SIGKILL at random moments of training, sweeping and reporting; then the same command runs to its
+end.
 
-What comes of it must be what comes of a command that nobody killed, to the last bit.
+The result must be the same, bit for bit, as without the kill.
 """
 
 import random
@@ -10,16 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import reference
-from children import Case, Outcome, one_line
+from children import Case, Outcome, must_succeed
 
 
 def cases(num: int, seed: int, home: Path) -> Iterator[Case]:
     rng = random.Random(seed)
     home = home / "kills"
-    whole = {}
-    for env in reference.ENVS:
-        reference.made(reference.train(env, "whole"), home / env)
-        whole[env] = reference.digest(home / env / "whole")
+    whole = reference.train_all(home)
     reference.made(reference.SWEEP, home / "sweep")
     scores = reference.scores(home / "sweep" / reference.RESULTS)
     reference.made(reference.REPORT, home / "sweep")
@@ -42,41 +40,34 @@ def _killed(_: Outcome) -> str:
 
 
 def _train(env: str, folder: Path, rng: random.Random, whole: dict[str, str], number: int) -> Case:
-    """Killed one to three times, then left alone."""
+    """Kill training one to three times, then let it finish."""
 
     def check(done: Outcome) -> str:
-        if wrong := one_line(done):
-            return wrong
-        if done.code != 0:
-            return f"exit {done.code}: {done.err or done.out}"
-        return "" if reference.digest(folder / "run") == whole else "it is another run now"
+        wrong = must_succeed(done)
+        return wrong or reference.same_run(folder / "run", whole)
 
     command = reference.train(env, "run")
-    # Until its folder is there, it cannot be resumed.
-    last = _Again("train, resumed", command, folder, check, clean=lambda: shutil.rmtree(folder), number=number)
+    # It can be resumed only once its folder exists.
+    last = _Resuming("train, resumed", command, folder, check, clean=lambda: shutil.rmtree(folder), number=number)
     case: Case = last
     for _ in range(rng.randint(1, 3)):
         moment = rng.uniform(0.2, 6.0)
-        case = _Again(f"train {env}", command, folder, _killed, kill_after=moment, then=case, number=number)
+        case = _Resuming(f"train {env}", command, folder, _killed, kill_after=moment, then=case, number=number)
     return case
 
 
-class _Again(Case):
-    """Resumes, where there is something to resume."""
+class _Resuming(Case):
+    """A training command that resumes the run if there is one."""
 
     @property
     def command(self) -> list[str]:
-        there = (self.folder / "run" / "spec.json").exists()
-        return [*self.arguments, "--resume"] if there else self.arguments
+        exists = (self.folder / "run" / "spec.json").exists()
+        return [*self.arguments, "--resume"] if exists else self.arguments
 
 
 def _sweep(folder: Path, rng: random.Random, scores: list[tuple[str, str, str]], number: int) -> Case:
     def check(done: Outcome) -> str:
-        if wrong := one_line(done):
-            return wrong
-        if done.code != 0:
-            return f"exit {done.code}: {done.err or done.out}"
-        return "" if reference.scores(folder / reference.RESULTS) == scores else "it has other scores now"
+        return must_succeed(done) or reference.same_scores(folder / reference.RESULTS, scores)
 
     case = Case("sweep, again", reference.SWEEP, folder, check, clean=lambda: shutil.rmtree(folder), number=number)
     for _ in range(rng.randint(1, 2)):
@@ -87,11 +78,11 @@ def _sweep(folder: Path, rng: random.Random, scores: list[tuple[str, str, str]],
 
 def _report(folder: Path, rng: random.Random, scores: list[tuple[str, str, str]], number: int) -> Case:
     def check(done: Outcome) -> str:
-        if wrong := one_line(done):
+        if wrong := must_succeed(done):
             return wrong
-        if done.code != 0 or not (folder / "report" / "index.html").read_text().rstrip().endswith("</html>"):
-            return f"exit {done.code}, and the page is not whole"
-        return "" if reference.scores(folder / reference.RESULTS) == scores else "it has other scores now"
+        if not (folder / "report" / "index.html").read_text().rstrip().endswith("</html>"):
+            return "the page is not complete"
+        return reference.same_scores(folder / reference.RESULTS, scores)
 
     last = Case("report, again", reference.REPORT, folder, check, clean=lambda: shutil.rmtree(folder), number=number)
     moment = rng.uniform(0.2, 12.0)

@@ -1,4 +1,4 @@
-"""Runs and results that nobody attacked, to compare with."""
+"""Undamaged runs and results to compare with."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ def train(env: str, output: str, *more: str) -> list[str]:
 
 
 def made(arguments: list[str], folder: Path) -> None:
-    """By a process of its own, which must succeed."""
+    """Run a command in a child process, which must succeed."""
     folder.mkdir(parents=True, exist_ok=True)
     ((_, done, _),) = run_all([Case("reference", arguments, folder, lambda _: "")], 1)
     if done.code != 0:
@@ -35,7 +35,7 @@ def made(arguments: list[str], folder: Path) -> None:
 
 
 def half(env: str, run: Path) -> None:
-    """A run that was stopped in the middle."""
+    """Train a run that is stopped in the middle."""
     from offtrace.agent import training
     from offtrace.cli import main
 
@@ -60,20 +60,20 @@ def result(run: Path) -> str:
 
 
 def scores(path: Path) -> list[tuple[str, str, str]]:
-    """Everything in a file of results that a report is made of."""
+    """Return everything in a results file that goes into a report."""
     from offtrace.experiments.store import read
 
     return sorted((run.fingerprint, run.status, run.checksum) for run in read([path]))
 
 
 def data(report: Path) -> dict[str, str]:
-    """The numbers of a report."""
+    """Return the checksums of a report's data files."""
     files = sorted((report / "data").rglob("*"))
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
 
 
 def digest(run: Path) -> dict[str, str]:
-    """Of everything that a run is."""
+    """Return checksums of a run's last checkpoint and result."""
     from offtrace.agent import checkpoints
 
     found = checkpoints.load(run, warn=lambda _: None)
@@ -82,3 +82,22 @@ def digest(run: Path) -> dict[str, str]:
         seen[name] = hashlib.sha256(array.tobytes()).hexdigest()
     seen["result"] = result(run)
     return seen
+
+
+def train_all(home: Path) -> dict[str, dict[str, str]]:
+    """Train one run per environment, and return their checksums."""
+    found = {}
+    for env in ENVS:
+        made(train(env, "whole"), home / env)
+        found[env] = digest(home / env / "whole")
+    return found
+
+
+def same_run(run: Path, whole: dict[str, str]) -> str:
+    """Return what is wrong if a run differs from the undamaged one."""
+    return "" if digest(run) == whole else "the run differs"
+
+
+def same_scores(path: Path, whole: list[tuple[str, str, str]]) -> str:
+    """Return what is wrong if a results file differs from the undamaged one."""
+    return "" if scores(path) == whole else "the scores differ"

@@ -1,6 +1,6 @@
-"""Damage to a file of results, by chance and by hand; then a report is made of it.
+"""Damage to a results file, or edited values in it; then a report is made from it.
 
-Either every number of the report is what it was, or the file is refused.
+Every number of the report must be the same, or the file must be refused.
 """
 
 import random
@@ -33,14 +33,14 @@ def cases(num: int, seed: int, home: Path) -> Iterator[Case]:
         def check(done: Outcome, folder: Path = folder) -> str:
             if (wrong := one_line(done)) or done.code != 0:
                 return wrong
-            return "" if reference.data(folder / "report") == whole else "it has other numbers now"
+            return "" if reference.data(folder / "report") == whole else "the numbers differ"
 
         clean = lambda folder=folder: shutil.rmtree(folder)  # noqa: E731
         yield Case(what, reference.REPORT, folder, check, clean=clean, number=number)
 
 
 def _edited(path: Path, rng: random.Random) -> str:
-    """One value of one row of one table is another, through SQLite itself."""
+    """Change one value of one row of one table through SQLite."""
     connection = sqlite3.connect(path)
     try:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -48,7 +48,9 @@ def _edited(path: Path, rng: random.Random) -> str:
         table = rng.choice(filled)
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]
-        column, row, value = rng.choice(columns), rng.choice(rows), rng.choice(damage.ODD)
+        column = rng.choice(columns)
+        row = rng.choice(rows)
+        value = rng.choice(damage.ODD)
         if not isinstance(value, int | float | str | None) or (isinstance(value, int) and abs(value) > 2**63 - 1):
             value = str(value)
         connection.execute("PRAGMA ignore_check_constraints = ON")

@@ -1,9 +1,9 @@
-"""Attacks on what offtrace promises to survive: `make soak`.
+"""Soak tests of crashes, damaged files and bad input: `make soak`.
 
-Kills at random moments, damage to the files of a run and of a sweep, arrays from strangers, extreme values on the
-command line. Nothing may change a score or a run in silence, end in a traceback, hang, or take more than a gigabyte.
-Every case is made from the seed and its number, so that it can be made again: `python soak/run.py values
---seed 0 --only 17`.
+The tests kill commands at random moments, damage the files of runs and sweeps, and pass damaged
+arrays and extreme values. None of this may silently change a score or a run, print a traceback,
+hang, or use more than a gigabyte of memory. A case is determined by the seed and its number, so it
+can be repeated: `python soak/run.py values --seed 0 --only 17`.
 """
 
 import importlib
@@ -26,27 +26,28 @@ ATTACKS = {
     "arrays": 200,
     "values": 100,
 }
-"""How many cases each has by default."""
+"""The number of cases per attack."""
 
 
 @dataclass
-class Row:
-    """Of the table."""
+class AttackResult:
+    """One row of the table of results."""
 
     attack: str
     num_cases: int = 0
     num_same: int = 0
-    """It went on, or had nothing to do with the damage: all as it would have been."""
+    """Cases that ended the same as without the attack."""
     num_refused: int = 0
-    """In one line, with an exit code."""
+    """Cases that were refused in one line, with an exit code."""
     wrong: list[str] | None = None
     seconds: float = 0.0
     most_megabytes: float = 0.0
 
 
-def attack(name: str, num_cases: int, seed: int, only: Sequence[int], jobs: int, home: Path) -> Row:
+def attack(name: str, num_cases: int, seed: int, only: Sequence[int], jobs: int, home: Path) -> AttackResult:
     made: Callable[..., Iterator[Case]] = importlib.import_module(name).cases
-    row, began = Row(name, wrong=[]), time.monotonic()
+    row = AttackResult(name, wrong=[])
+    started = time.monotonic()
     cases = (case for case in made(num_cases, seed, home) if not only or case.number in only)
     for case, done, wrong in run_all(cases, jobs):
         row.num_cases += 1
@@ -62,7 +63,7 @@ def attack(name: str, num_cases: int, seed: int, only: Sequence[int], jobs: int,
             print(f"{case.name}\n  exit {done.code}, {done.seconds:.1f} s\n{done.out[-2000:]}{done.err[-2000:]}")
         if row.num_cases % 25 == 0:
             print(f"  {name}: {row.num_cases} of {num_cases}, {len(row.wrong or [])} wrong", flush=True)
-    row.seconds = time.monotonic() - began
+    row.seconds = time.monotonic() - started
     return row
 
 
@@ -73,14 +74,14 @@ def main(
     scale: float = 1.0,
     jobs: int = 2,
 ) -> None:
-    """Runs the attacks, and prints a table.
+    """Run the attacks, and print a table.
 
     Args:
-        names: kills, run_files, results_files, arrays, values; all of them if none is named.
-        seed: random seed of the cases.
-        only: numbers of single cases; their output is printed.
-        scale: share of the cases, for a quick look.
-        jobs: cases at once.
+        names: kills, run_files, results_files, arrays, values. Default: all.
+        seed: Random seed of the cases.
+        only: Numbers of the cases to run; their output is printed.
+        scale: Share of the cases to run.
+        jobs: Number of cases at a time.
     """
     home = Path(tempfile.mkdtemp(prefix="offtrace-soak-"))
     os.environ["TMPDIR"] = tempfile.tempdir = str(home)
@@ -96,12 +97,13 @@ def main(
         rows = [attack(name, max(1, round(ATTACKS[name] * scale)), seed, only, jobs, home) for name in names]
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    print("\n| attack | cases | as without it | refused in one line | wrong | most memory | time |")
+    print("\n| attack | cases | unaffected | refused in one line | wrong | peak memory | time |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:
         print(
-            f"| {row.attack.replace('_', ' ')} | {row.num_cases} | {row.num_same} | {row.num_refused} | "
-            f"{len(row.wrong or [])} | {row.most_megabytes:,.0f} MB | {row.seconds / 60:.0f} min |"
+            f"| {row.attack.replace('_', ' ')} | {row.num_cases} | {row.num_same} | "
+            f"{row.num_refused} | {len(row.wrong or [])} | {row.most_megabytes:,.0f} MB | "
+            f"{row.seconds / 60:.0f} min |"
         )
     sys.exit(any(row.wrong for row in rows))
 

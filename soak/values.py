@@ -1,4 +1,4 @@
-"""Extreme values on the command line: each ends in one line and exit code 2, or runs and can be stopped."""
+"""Extreme values on the command line: each is refused in one line with exit code 2, or runs and can be stopped."""
 
 import random
 import tempfile

@@ -1,6 +1,7 @@
-"""Files of strangers, read as data: regular ones of a sensible size, and arrays that are as large as they say.
+"""Reads array files from untrusted sources.
 
-What a header declares is checked against what is there before memory is taken for it. Nothing is unpickled.
+Only regular files of limited size are read. The size that a header declares is checked against the
+file before memory is allocated for it. Nothing is unpickled.
 """
 
 import ast
@@ -16,15 +17,15 @@ from typing import IO, Any
 import numpy as np
 
 MAX_BYTES = 128 << 20
-"""Of a file, and of all that is packed in it."""
+"""The largest file, packed and unpacked."""
 MAX_NUMBERS = 1 << 24
-"""In all arrays of a file: whatever they are stored as, they are computed with as float64."""
+"""The most numbers in all arrays of a file; they become float64, whatever they are stored as."""
 MAX_HEADER = 10_000
-"""Characters of the header of an array."""
+"""The longest header of an array, in characters."""
 
 
 def regular_file(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> Path:
-    """The path, if it is a regular file of at most `limit` bytes; a ValueError says what is wrong otherwise.
+    """Return the path if it is a regular file of at most `limit` bytes, else raise ValueError.
 
     >>> regular_file("/")
     Traceback (most recent call last):
@@ -38,12 +39,12 @@ def regular_file(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> Path:
         what = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
         raise ValueError(f"{path} is {what}, not a file")
     if found.st_size > limit:
-        raise ValueError(f"{path} has {found.st_size:,} bytes; at most {limit:,} are read")
+        raise ValueError(f"{path} has {found.st_size:,} bytes; the limit is {limit:,}")
     return Path(path)
 
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of a .npy file."""
+    """Return the array of a .npy file."""
     found = regular_file(path)
     try:
         with found.open("rb") as file:
@@ -55,31 +56,35 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The arrays of a .npz file by name."""
-    arrays: dict[str, np.ndarray] = {}
+    """Return the arrays of a .npz file by name."""
     try:
         if not zipfile.is_zipfile(regular_file(path)):
-            raise ValueError(f"{path} cannot be read: it is no .npz")
+            raise ValueError(f"{path} cannot be read: it is not an .npz file")
         with zipfile.ZipFile(path) as file:
-            members = file.infolist()
-            total = sum(member.file_size for member in members)
-            if total > MAX_BYTES:
-                raise ValueError(f"{path} unpacks to {total:,} bytes; at most {MAX_BYTES:,} are read")
-            left = MAX_NUMBERS
-            for member in members:
-                name = member.filename.removesuffix(".npy")
-                if name in arrays:
-                    raise ValueError(f"{path} has two arrays {name!r}")
-                with file.open(member) as stream:
-                    try:
-                        arrays[name] = _array(stream, member.file_size, left)
-                    except ValueError as error:
-                        raise ValueError(f"{name!r} in {path}: {error}") from None
-                left -= arrays[name].size
+            return _members(file, path)
     except (OSError, EOFError, zlib.error, struct.error, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise ValueError(f"{path} cannot be read: {_reason(error)}") from None
-    except (NotImplementedError, RuntimeError) as error:  # a compression that is not known; a password
+    except (NotImplementedError, RuntimeError) as error:  # an unknown compression; a password
         raise ValueError(f"{path} cannot be read: {_reason(error)}") from None
+
+
+def _members(file: zipfile.ZipFile, path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    members = file.infolist()
+    total = sum(member.file_size for member in members)
+    if total > MAX_BYTES:
+        raise ValueError(f"{path} unpacks to {total:,} bytes; the limit is {MAX_BYTES:,}")
+    left = MAX_NUMBERS
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in arrays:
+            raise ValueError(f"{path} has two arrays {name!r}")
+        with file.open(member) as stream:
+            try:
+                arrays[name] = _array(stream, member.file_size, left)
+            except ValueError as error:
+                raise ValueError(f"{name!r} in {path}: {error}") from None
+        left -= arrays[name].size
     return arrays
 
 
@@ -89,23 +94,28 @@ def _reason(error: Exception) -> str:
 
 
 def _array(stream: IO[bytes], size: int, most: int) -> np.ndarray:
-    """An array of at most `most` numbers from a stream of `size` bytes in the format .npy."""
+    """Read an array of at most `most` numbers from a stream of `size` bytes in the .npy format.
+
+    bytes  0-5       6         7        8 …            …
+           \\x93NUMPY  version   minor    header length  header, then the numbers
+    """
     start = stream.read(8)
     if len(start) < 8 or start[:6] != b"\x93NUMPY":
-        raise ValueError("it is no .npy")
+        raise ValueError("it is not an .npy file")
     width = {1: 2, 2: 4, 3: 4}.get(start[6])
     if width is None:
-        raise ValueError(f"it is a .npy of version {start[6]}, which is not known")
+        raise ValueError(f"it is an .npy file of the unknown version {start[6]}")
     length = int.from_bytes(stream.read(width), "little")
     if not 0 < length <= min(MAX_HEADER, size):
-        raise ValueError(f"its header has {length:,} characters")
+        raise ValueError(f"its header has {length:,} characters; the limit is {MAX_HEADER:,}")
     dtype, shape, order = _header(stream.read(length), "utf-8" if start[6] == 3 else "latin-1")
     count = math.prod(shape)
     if count > most:
-        raise ValueError(f"it declares {count:,} numbers; at most {MAX_NUMBERS:,} are read")
-    declared, there = count * dtype.itemsize, size - 8 - width - length
-    if declared != there:
-        raise ValueError(f"it declares {declared:,} bytes of numbers and has {there:,}")
+        raise ValueError(f"it declares {count:,} numbers; the limit is {MAX_NUMBERS:,}")
+    declared = count * dtype.itemsize
+    present = size - 8 - width - length
+    if declared != present:
+        raise ValueError(f"it declares {declared:,} bytes of numbers and has {present:,}")
     data = stream.read(declared)
     if len(data) != declared:
         raise ValueError(f"it declares {declared:,} bytes of numbers and has {len(data):,}")

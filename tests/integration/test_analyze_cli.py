@@ -251,7 +251,7 @@ def one_line(code: int, out: str, err: str) -> str:
         (("NoSuch-v0",), "got 'NoSuch-v0'"),
         (("NoSuch-v0",), "Other options: baird_star"),
         (("CartPole-v1",), "CartPole-v1 has none"),
-        (("os:system",), "must be an id that imports nothing"),
+        (("os:system",), "must be an id without a module to import"),
         (
             ("garnet", "--gamma", "1"),
             "`gamma` = 1 has a fixed point only where episodes can end; no policy ends from x = 0",
@@ -334,7 +334,7 @@ def test_wrong_models(run: Callable, arrays: dict[str, object], text: str) -> No
 
 def test_files_that_are_something_else(run: Callable) -> None:
     Path("model.npz").write_bytes(b"no archive")
-    assert "model.npz cannot be read: it is no" in one_line(*run("model.npz"))
+    assert "it is not an .npz file" in one_line(*run("model.npz"))
     for name in ("folder.npz", "folder.csv"):
         Path(name).mkdir()
         assert name in one_line(*run(name))

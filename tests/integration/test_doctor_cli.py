@@ -1,4 +1,4 @@
-"""`offtrace doctor` as somebody runs it: in their own folder, on their own file."""
+"""`offtrace doctor` on a user's file, in their own folder."""
 
 import json
 import subprocess
@@ -45,7 +45,7 @@ def leaves(q, a, r, discount, pi, mu_a, lam):
     print("RIGHT: `leaves` is Retrace.")
     raise SystemExit(0)
 
-def deaf(q, a, r, discount, pi, mu_a, lam):
+def ignores_mu(q, a, r, discount, pi, mu_a, lam):
     return _retrace(q, a, r, discount, pi, np.minimum(mu_a, taken(pi, a)) * 0 + taken(pi, a), lam, 1)
 
 def taken(rows, a):
@@ -105,10 +105,10 @@ def test_an_exit_of_its_own_is_no_success(folder: Path, function: str) -> None:
 
 
 def test_strict_does_not_take_what_ignores_mu_for_retrace(folder: Path) -> None:
-    done = offtrace(folder, "theirs:deaf", "--strict")
+    done = offtrace(folder, "theirs:ignores_mu", "--strict")
     assert done.returncode == 2
-    assert done.stdout.startswith("NOT RETRACE: `deaf` takes `mu_a` and never reads it.")
-    assert offtrace(folder, "theirs:deaf", "--strict", "--trace", "q_lambda").returncode == 0
+    assert done.stdout.startswith("NOT RETRACE: `ignores_mu` takes `mu_a` and never reads it,")
+    assert offtrace(folder, "theirs:ignores_mu", "--strict", "--trace", "q_lambda").returncode == 0
 
 
 def test_what_the_function_prints_is_not_the_verdict(folder: Path) -> None:
@@ -156,8 +156,11 @@ def test_help_shows_an_adapter(folder: Path) -> None:
         (("theirs:missing",), "has no attribute 'missing'"),
         (("theirs:number",), "`theirs:number` must be a function; got int."),
         (("theirs:right", "--trace", "retraced"), "`trace` must be one of"),
-        (("theirs:right", "--convention", "sideways"), "may say single, time-major, batch-major, numpy, torch, jax;"),
-        (("theirs:adapter", "--convention", "sideways"), "`convention` may say"),
+        (
+            ("theirs:right", "--convention", "sideways"),
+            "the words single, time-major, batch-major, numpy, torch, jax;",
+        ),
+        (("theirs:adapter", "--convention", "sideways"), "`convention` must consist of"),
         (("theirs:lazy",), "`lazy` needs `a_module_nobody_has`, which is not installed."),
         (("theirs:right", "--lambda", "2"), "`lambda_` must be in"),
         (("theirs:strange",), "fits no known convention"),

@@ -1,4 +1,4 @@
-"""Gymnasium environments as rows: a plain loop in both autoreset modes; faults of environments and workers."""
+"""Gymnasium environments as rows: against a plain loop in both autoreset modes, and faults of environments."""
 
 import multiprocessing
 import os
@@ -234,7 +234,7 @@ def test_by_name() -> None:
 
 # -- faults --------------------------------------------------------------------------------------------------
 
-STEP = r"gymnasium/scripted_envs:Scripted-v0 \((actor 0, seed 3|actor 1, seed 4)\) broke at step 3, action 1: "
+STEP = r"gymnasium/scripted_envs:Scripted-v0 \((actor 0, seed 3|actor 1, seed 4)\) failed at step 3, action 1: "
 FAULTS = {
     "raise": STEP + r"ZeroDivisionError: .* at scripted_envs.py:\d+\.",
     "nan observation": STEP + r"the observation has nan, which is not a finite number\.",
@@ -244,8 +244,8 @@ FAULTS = {
     "old step": STEP + r"TypeError: `step` must return 5 values, .*; got 4 values",
     "shape": STEP + r"ValueError: the observation must have its space's shape, \(3,\); got \(2,\)",
     "uint8": STEP + r"TypeError: the observation must fit its space's dtype, uint8; got float64",
-    "old reset": r"Scripted-v0 \(actor 0, seed 3\) broke in its reset after 0 steps: TypeError: `reset` must return",
-    "reset": r"Scripted-v0 \(actor \d, seed \d\) broke in its reset after \d steps: KeyError: 'no map'",
+    "old reset": r"Scripted-v0 \(actor 0, seed 3\) failed in its reset after 0 steps: TypeError: `reset` must return",
+    "reset": r"Scripted-v0 \(actor \d, seed \d\) failed in its reset after \d steps: KeyError: 'no map'",
 }
 
 
@@ -310,7 +310,7 @@ def test_a_killed_worker_is_noticed_while_another_hangs() -> None:
     os.kill(workers[0].pid, signal.SIGSTOP)  # never answers
     os.kill(workers[1].pid, signal.SIGKILL)
     started = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"\(actor 1, seed 4\) broke at step 2, action 1: its process \d+ ended"):
+    with pytest.raises(RuntimeError, match=r"\(actor 1, seed 4\) failed at step 2, action 1: its process \d+ ended"):
         rows.advance(np.ones(2, int))
     assert time.monotonic() - started < 5
     assert not any(worker.is_alive() for worker in workers)
@@ -369,9 +369,9 @@ def test_faults_of_construction() -> None:
     [
         (("Blackjack-v1", 1), {}, "must have observations in a Box"),
         (("Pendulum-v1", 1), {}, "must have Discrete actions"),
-        (("CartPole-v1", 0), {}, "`num_actors` must be an integer of at least 1"),
-        (("CartPole-v1",), {}, "`num_actors` must be an integer of at least 1"),
-        (("CartPole-v1", 1, -1), {}, "`seed` must be an integer of at least 0"),
+        (("CartPole-v1", 0), {}, "`num_actors` must be a whole number of at least 1"),
+        (("CartPole-v1",), {}, "`num_actors` must be a whole number of at least 1"),
+        (("CartPole-v1", 1, -1), {}, "`seed` must be a whole number of at least 0"),
         (("CartPole-v1", 1), {"timeout": 0}, "`timeout` must be"),
         (("CartPole-v1", 1), {"autoreset": "disabled"}, "`autoreset` must be one of next_step, same_step"),
         (("CartPole-v1", 1), {"vectorization": "threads"}, '`vectorization` must be "sync" or "async"'),
@@ -386,7 +386,7 @@ def test_refused_arguments(arguments: tuple, options: dict, text: str) -> None:
 @pytest.mark.parametrize("actions", [[0, 2], [-1, 0], [0.0, 1.0], [0], [[0, 1]], [True, False]])
 def test_refused_actions(actions: list) -> None:
     with rows_of() as rows:
-        with pytest.raises(RuntimeError, match="`begin` must come before"):
+        with pytest.raises(RuntimeError, match="`begin` must be called before"):
             rows.advance(np.zeros(2, int))
         rows.begin()
         with pytest.raises(ValueError, match="`actions` must be"):
@@ -399,7 +399,7 @@ def test_a_made_environment_takes_no_options_and_another_number_is_refused() -> 
         GymnasiumRows(vector, gravity=1.0)
     with pytest.raises(ValueError, match="`num_actors` must be that of `env`, 2"):
         GymnasiumRows(vector, 3)
-    with pytest.raises(ValueError, match="`autoreset` must be what the metadata"):
+    with pytest.raises(ValueError, match="`autoreset` must be the mode in the metadata"):
         GymnasiumRows(vector, autoreset="same_step")
     with pytest.raises(TypeError, match="an id or a vector environment"):
         GymnasiumRows(gymnasium.make("CartPole-v1"))

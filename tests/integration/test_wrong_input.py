@@ -29,8 +29,11 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["pocket/nonsense"], "must be an environment; got 'pocket/nonsense'. There are pocket/acrobot"),
-        (["pocket/nonsense", "--engine", "ray"], "must be an environment; got 'pocket/nonsense'. There are pocket/"),
+        (["pocket/nonsense"], "must be an environment; got 'pocket/nonsense'. Valid names: pocket/acrobot"),
+        (
+            ["pocket/nonsense", "--engine", "ray"],
+            "must be an environment; got 'pocket/nonsense'. Valid names: pocket/",
+        ),
         (["pocket/catch", "pocket/cartpool"], "Did you mean pocket/cartpole?"),
         (["NoSuch-v0"], "`env` must be the id of a registered environment; got 'NoSuch-v0'"),
         (["Pendulum-v1"], "`env` must have Discrete actions"),

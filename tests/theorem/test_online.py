@@ -55,7 +55,7 @@ def q_star(mdp: FiniteMDP) -> np.ndarray:
 MDPS = {
     "chain": (chain(6, gamma=0.9, slip=0.1, left_reward=0.3), 60_000, 1_000),
     "grid": (grid_world((3, 4), gamma=0.9, slip=0.2, step_reward=-0.1), 60_000, 1_000),
-    "garnet": (garnet(10, 3, 3, gamma=0.8, rng=1), 60_000, 20),
+    "garnet": (garnet(10, 3, 3, gamma=0.8, seed=1), 60_000, 20),
 }
 """Two that end, and one that never does: with the number of trajectories, and where they are cut."""
 

@@ -1,4 +1,4 @@
-"""Atari's rows against the emulator stepped by hand; then through the memory, and through training."""
+"""Atari rows against the emulator stepped by hand; then in replay memory and in training."""
 
 import math
 import sys
@@ -37,7 +37,7 @@ def test_the_games_are_those_of_table_3() -> None:
 
 @needs_ale
 def test_every_game_has_its_rom() -> None:
-    """The ROM is found, and its checksum is right."""
+    """The ROM is found and has the right checksum."""
     from ale_py import roms
 
     for name in ATARI:
@@ -66,7 +66,7 @@ def test_by_name() -> None:
         ("atari/river_raid", "Did you mean atari/riverraid?"),
         ("ms_pac_man", "Did you mean atari/ms_pacman?"),
         ("atari/cartpole", "Did you mean pocket/cartpole?"),
-        ("atari/zzz", "The games are alien, amidar, "),
+        ("atari/zzz", "Valid games: alien, amidar, "),
         ("zzz", "atari/<game>"),
     ],
 )
@@ -81,11 +81,11 @@ def test_unknown_games_get_close_ones(wrong: str, hint: str) -> None:
     ("options", "text"),
     [
         ({"sticky": 1.0}, "`sticky` must be a probability below 1; got 1.0"),
-        ({"noop_max": -1}, "`noop_max` must be an integer of at least 0; got -1"),
-        ({"max_frames": 0}, "`max_frames` must be an integer of at least 1; got 0"),
-        ({"num_threads": 1.5}, "`num_threads` must be an integer of at least 0; got 1.5"),
-        ({"num_actors": 0}, "`num_actors` must be an integer of at least 1; got 0"),
-        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"noop_max": -1}, "`noop_max` must be a whole number of at least 0; got -1"),
+        ({"max_frames": 0}, "`max_frames` must be a whole number of at least 1; got 0"),
+        ({"num_threads": 1.5}, "`num_threads` must be a whole number of at least 0; got 1.5"),
+        ({"num_actors": 0}, "`num_actors` must be a whole number of at least 1; got 0"),
+        ({"seed": -1}, "`seed` must be a whole number of at least 0"),
         ({"seed": 2**31 - 1}, "under 2³¹; got 2147483647"),
     ],
 )
@@ -112,7 +112,7 @@ def test_without_ale_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, ca
     assert left.value.code == 2
     stderr = capsys.readouterr().err
     assert stderr.count("\n") == 1
-    assert "'atari/pong' cannot be made here: Atari games need ale-py: pip install 'offtrace[atari]'" in stderr
+    assert "'atari/pong' cannot be made here: this needs `ale-py`: pip install 'offtrace[atari]'" in stderr
 
 
 # -- defaults ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Moment(NamedTuple):
 
 
 def by_hand(game: str, seed: int, actions: np.ndarray) -> list[Moment]:
-    """Step ALE itself, four frames per action, until the game is over; then a dummy row and the next game."""
+    """Steps ALE four frames per action until the game is over; then a dummy row, and a new game."""
     import ale_py
     from ale_py import roms
 
@@ -270,7 +270,7 @@ def test_truncation_keeps_its_bootstrap() -> None:
 
 @needs_ale
 def test_lives_won_and_gone_with_the_game_are_not_lost() -> None:
-    """A truncated game may have had more lives than the next one begins with."""
+    """A truncated game may have more lives left than a new game starts with."""
     with make(GAME, max_frames=40)(num_actors=2, seed=0) as rows:
         actor = rows.begin()
         while not actor.over.all():
@@ -350,7 +350,7 @@ def plan(**changes: Any) -> Plan:
 
 @pytest.fixture(scope="module")
 def driven() -> Any:
-    """A host that has played some games, its state and its tick."""
+    """A host runtime that has played some games, and its ticks."""
     host = Host(make(GAME, noop_max=0), [plan()])
     state = host.start()
     state, tick = host.advance(state, 700, learns=False)
@@ -360,7 +360,7 @@ def driven() -> Any:
 
 @needs_ale
 def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
-    """The memory has clamped rewards."""
+    """The memory holds clamped rewards."""
     _, state, tick = driven
     taken = np.stack(state.actions)
     games = [m for i in range(2) for m in by_hand("space_invaders", 7 + i, taken[:, i]) if m.over]
@@ -374,7 +374,7 @@ def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
 
 @needs_ale
 def test_the_memory_gives_back_what_the_actor_saw(driven: Any) -> None:
-    """Frames are kept once, and stacked when drawn: over the ends of games, too."""
+    """Frames are stored once and stacked when drawn, also across the ends of games."""
     _, state, _ = driven
     memory = state.member.replay
     assert memory.frames.shape == (501, 2, 84 * 84)
@@ -392,7 +392,7 @@ def test_the_memory_gives_back_what_the_actor_saw(driven: Any) -> None:
 
 @needs_ale
 def test_restored_is_the_same(driven: Any) -> None:
-    """New emulators repeat the recorded actions."""
+    """In new emulators, which repeat the recorded actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
     other = Host(make(GAME, noop_max=0), [plan()])
@@ -430,7 +430,7 @@ def test_the_network_is_that_of_dqn() -> None:
 
 @needs_ale
 def test_training_from_end_to_end(tmp_path: Path) -> None:
-    """A small network keeps compiling short."""
+    """With a network that compiles fast."""
     spec = TrainSpec(
         env="atari/pong",
         network="mlp",

@@ -261,14 +261,14 @@ def test_without_an_output_folder_nothing_is_written(tmp_path: Path, monkeypatch
 
 def test_the_table_fits_80_columns_without_cutting_words() -> None:
     ours = ("offtrace", "offtrace, torch", "offtrace, jax.jit")
-    contenders = dict.fromkeys((*ours, "offtrace, door checks"), lambda x: lambda: 2 * x)
+    contenders = dict.fromkeys((*ours, "offtrace, input checks"), lambda x: lambda: 2 * x)
     floors = {"read, all threads": lambda x: lambda: None}
     asked = benchmark(contenders=contenders, ours=ours, floors=floors)
     row = bench.measure_row(asked, 1)
     to = console()
     to.print(verb.table(bench.Result(asked, False, "", {}, (row,), True)))
     assert "…" not in printed(to)
-    assert "  offtrace, door checks " in printed(to)
+    assert "  offtrace, input checks " in printed(to)
 
 
 # -- the benchmarks there are --------------------------------------------------------------------------------
@@ -313,15 +313,15 @@ def test_a_script_is_held_between_steps_and_what_it_defines_is_replaced(tmp_path
     script.write_text(
         'made, by = 0, 1\nif __name__ == "__main__":\n    while made < 12:\n        step()\n        made += by\n'
     )
-    held = training.Held()
-    module = training.module_of(script, {"by": 2, "step": held.step})
-    held.start(lambda: module.__loader__.exec_module(module))
-    held.advance(3)
+    loop = training.PausedLoop()
+    module = training.module_of(script, {"by": 2, "step": loop.step})
+    loop.start(lambda: module.__loader__.exec_module(module))
+    loop.advance(3)
     assert module.made == 6
-    held.advance(2)
+    loop.advance(2)
     assert module.made == 10
-    with pytest.raises(RuntimeError, match="ended before"):
-        held.advance(2)
+    with pytest.raises(RuntimeError, match="ended too early"):
+        loop.advance(2)
 
 
 def test_importing_it_loads_nothing_heavy() -> None:

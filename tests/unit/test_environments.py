@@ -175,7 +175,7 @@ def test_catch_by_hand() -> None:
 
 
 def naive_deep_sea(right: np.ndarray, actions: list[int]) -> float:
-    """As bsuite prints it."""
+    """As in bsuite's code."""
     size, column, total = len(right), 0, 0.0
     for row, action in enumerate(actions):
         if action == right[row, column]:
@@ -204,7 +204,7 @@ def test_deep_sea_against_a_loop() -> None:
 
 def test_sizes_are_refused() -> None:
     for wrong in (lambda: Catch(rows=1), lambda: DeepSea(size=0), lambda: Catch(columns=2.5)):
-        with pytest.raises(ValueError, match="must be an integer of at least"):
+        with pytest.raises(ValueError, match="must be a whole number of at least"):
             wrong()
 
 
@@ -306,7 +306,7 @@ def test_minatar_can_be_made_while_tracing() -> None:
 
 @dataclass(frozen=True)
 class Script:
-    """Episodes that end as the action says: 1 truncates, 2 terminates, 3 does both; 0 goes on.
+    """Episodes that end as the action says: 1 truncates, 2 terminates, 3 does both; 0 continues.
 
     The observation is the number of steps so far; the reward of a step is 10 times that.
     """
@@ -450,7 +450,7 @@ def test_the_contract(name: str) -> None:
     ],
 )
 def test_unknown_names_get_close_ones(wrong: str, hint: str) -> None:
-    """The error has one hint."""
+    """One hint, Gymnasium's or ours."""
     with pytest.raises(ValueError) as refused:
         make(wrong)
     assert hint in str(refused.value)

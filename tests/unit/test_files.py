@@ -1,4 +1,4 @@
-"""Files of strangers: what is no regular file, what says it is larger than it is, and a few hundred broken ones."""
+"""Untrusted files: no regular file, a header that declares too much, and a few hundred broken files."""
 
 import io
 import os
@@ -119,7 +119,7 @@ HEADERS = [
 
 
 def broken(data: bytes, rng: np.random.Generator) -> Iterator[bytes]:
-    """Cut, lengthened, and with bits turned."""
+    """Truncated, extended, and with flipped bits."""
     for size in rng.integers(0, len(data), 12):
         yield data[:size]
     yield data + b"more"
@@ -202,7 +202,7 @@ CSV = [
 
 
 def is_refused_or_right(call: Callable[[], Any]) -> bool:
-    """One line, or no complaint; whatever else is raised is a defect."""
+    """An error of one line, or none; any other exception is a defect."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -234,7 +234,7 @@ def test_broken_npy_files(tmp_path: Path) -> None:
 
 
 def test_broken_npz_files(tmp_path: Path) -> None:
-    """What loads is analysed, too: numbers that no one would think of must not break that either."""
+    """Files that load are analysed: odd numbers must not break that either."""
     path, refused = tmp_path / "model.npz", 0
     cases = npz_files()
     for data in cases:
@@ -275,13 +275,13 @@ def test_a_header_that_declares_too_much_is_refused_before_memory_is_taken(tmp_p
         member.write(npy(np.zeros(0))[:80])
         for _ in range(3):
             member.write(bytes(50 << 20))
-    with pytest.raises(ValueError, match=r"unpacks to 157,\d+,\d+ bytes; at most"):
+    with pytest.raises(ValueError, match=r"unpacks to 157,\d+,\d+ bytes; the limit is"):
         files.read_npz(bomb)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".npy"])
 def test_only_regular_files_are_opened(tmp_path: Path, suffix: str) -> None:
-    """A pipe would be waited for, for ever."""
+    """Reading a pipe would wait for ever."""
     pipe, folder, device = tmp_path / f"pipe{suffix}", tmp_path / f"folder{suffix}", tmp_path / f"device{suffix}"
     os.mkfifo(pipe)
     folder.mkdir()
@@ -300,7 +300,7 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     with path.open("wb") as file:
         file.truncate(inputs.MAX_LOG + 1)  # takes no room on the disk
-    with pytest.raises(ValueError, match=r"has 67,108,865 bytes; at most 67,108,864 are read"):
+    with pytest.raises(ValueError, match=r"has 67,108,865 bytes; the limit is 67,108,864"):
         inputs.read_model(str(path), None)
 
 

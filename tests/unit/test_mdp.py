@@ -1,4 +1,4 @@
-"""The models: facts worked out by hand, published numbers, and the same model by several ways."""
+"""Finite MDPs against results by hand, published numbers, and the same MDP made in several ways."""
 
 import itertools
 import subprocess
@@ -56,7 +56,7 @@ def values(mdp: FiniteMDP, pi: np.ndarray) -> np.ndarray:
 
 
 def best_values(mdp: FiniteMDP, num_sweeps: int) -> np.ndarray:
-    """V* after so many sweeps."""
+    """V* by value iteration."""
     p, v = continuing(mdp), np.zeros(mdp.num_states)
     for _ in range(num_sweeps):
         v = (mdp.r + mdp.gamma * p @ v).max(axis=1)
@@ -68,7 +68,7 @@ def uniform(mdp: FiniteMDP) -> np.ndarray:
 
 
 def dictionary(mdp: FiniteMDP) -> dict[int, dict[int, list]]:
-    """The form of Gymnasium, for a model whose transitions end for sure or not at all."""
+    """Gymnasium's dictionary form of an MDP whose transitions end with probability 0 or 1."""
     out: dict[int, dict[int, list]] = {x: {a: [] for a in range(mdp.num_actions)} for x in range(mdp.num_states)}
     for i, row in enumerate(mdp.rows):
         x, a = divmod(int(row), mdp.num_actions)
@@ -79,7 +79,7 @@ def dictionary(mdp: FiniteMDP) -> dict[int, dict[int, list]]:
 
 
 def same(left: FiniteMDP, right: FiniteMDP, states: Any = slice(None)) -> None:
-    """p, what goes on of it, and r agree; the last by rounding, since their sums run in different orders."""
+    """p, its continuing part and r agree; r up to rounding, since sums are in different orders."""
     np.testing.assert_allclose(left.dense()[states], right.dense()[states], atol=1e-15)
     np.testing.assert_allclose(continuing(left)[states], continuing(right)[states], atol=1e-15)
     np.testing.assert_allclose(left.r[states], right.r[states], rtol=1e-14, atol=1e-14)
@@ -165,7 +165,7 @@ def test_with_gamma_shares_everything_else() -> None:
 @settings(deadline=None, max_examples=50)
 def test_garnet_has_distinct_successors(shape: tuple[int, int], num_successors: int, seed: int) -> None:
     num_successors = min(num_successors, shape[0])
-    mdp = garnet(*shape, num_successors, gamma=0.9, rng=seed)
+    mdp = garnet(*shape, num_successors, gamma=0.9, seed=seed)
     rows = mdp.successor.reshape(-1, num_successors)
     assert (np.diff(rows, axis=1) > 0).all()
     assert rows.min() >= 0
@@ -177,7 +177,7 @@ def test_garnet_has_distinct_successors(shape: tuple[int, int], num_successors: 
 
 def test_garnet_draws_every_set_of_successors_alike() -> None:
     """Of 10 pairs out of 5 states, each should come up in a tenth of 40,000 rows: σ is 60."""
-    mdp = garnet(5, 8000, 2, gamma=0.9, rng=0)
+    mdp = garnet(5, 8000, 2, gamma=0.9, seed=0)
     found = np.bincount(mdp.successor.reshape(-1, 2) @ [5, 1])
     assert (found > 0).sum() == 10
     assert abs(found[found > 0] - 4000).max() < 5 * 60
@@ -185,21 +185,21 @@ def test_garnet_draws_every_set_of_successors_alike() -> None:
 
 def test_garnet_cuts_the_unit_interval() -> None:
     """One of b pieces has mean 1/b and variance (b − 1) / (b² (b + 1)), wherever it lies."""
-    pieces = garnet(50, 1000, 4, gamma=0.9, rng=0).probability.reshape(-1, 4)
+    pieces = garnet(50, 1000, 4, gamma=0.9, seed=0).probability.reshape(-1, 4)
     np.testing.assert_allclose(pieces.mean(axis=0), 1 / 4, atol=0.005)
     np.testing.assert_allclose(pieces.var(axis=0), 3 / 80, rtol=0.03)
 
 
 def test_garnet_rewards() -> None:
-    mdp = garnet(1000, 4, 2, gamma=0.9, rng=0, reward_sparsity=0.75)
+    mdp = garnet(1000, 4, 2, gamma=0.9, seed=0, reward_sparsity=0.75)
     assert abs((mdp.r == 0).mean() - 0.75) < 0.03
     assert abs(mdp.r[mdp.r != 0].std() - 1) < 0.1
-    assert (garnet(1000, 4, 2, gamma=0.9, rng=0).r != 0).all()
+    assert (garnet(1000, 4, 2, gamma=0.9, seed=0).r != 0).all()
 
 
 @pytest.mark.parametrize("local", [1, 2, 4])
 def test_local_garnet_stays_near(local: int) -> None:
-    mdp = garnet(9, 3, 3, gamma=0.9, rng=0, local=local)
+    mdp = garnet(9, 3, 3, gamma=0.9, seed=0, local=local)
     away = (mdp.successor - mdp.rows // 3) % 9
     assert set(away.tolist()) == {offset % 9 for offset in range(-local, local + 1)}
     assert (np.diff(mdp.successor.reshape(-1, 3), axis=1) > 0).all()
@@ -207,8 +207,8 @@ def test_local_garnet_stays_near(local: int) -> None:
 
 def test_a_seed_and_a_generator_draw_the_same() -> None:
     for make in (
-        lambda rng: garnet(20, 2, 3, gamma=0.9, rng=rng),
-        lambda rng: episodic(20, 2, 4, gamma=0.9, rng=rng),
+        lambda rng: garnet(20, 2, 3, gamma=0.9, seed=rng),
+        lambda rng: episodic(20, 2, 4, gamma=0.9, seed=rng),
     ):
         one, two, other = make(7), make(np.random.default_rng(7)), make(8)
         np.testing.assert_array_equal(one.probability, two.probability)
@@ -219,7 +219,7 @@ def test_a_seed_and_a_generator_draw_the_same() -> None:
 
 def test_a_large_garnet_takes_little_more_memory_than_it_holds() -> None:
     tracemalloc.start()
-    mdp = garnet(50_000, 4, 5, gamma=0.99, rng=0)
+    mdp = garnet(50_000, 4, 5, gamma=0.99, seed=0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     held = sum(array.nbytes for array in (mdp.probability, mdp.successor, mdp.first, mdp.r, mdp.start))
@@ -230,8 +230,8 @@ def test_a_large_garnet_takes_little_more_memory_than_it_holds() -> None:
 @given(st.integers(1, 8), st.integers(0, 12), st.integers(1, 3), SEEDS)
 @settings(deadline=None, max_examples=50)
 def test_episodic_ends_in_time(num_steps: int, more: int, num_actions: int, seed: int) -> None:
-    """Whatever is done: with A actions at once, no path of `num_steps` steps goes on."""
-    mdp = episodic(num_steps + more, num_actions, num_steps, gamma=1.0, rng=seed)
+    """For all actions: no path of `num_steps` steps continues."""
+    mdp = episodic(num_steps + more, num_actions, num_steps, gamma=1.0, seed=seed)
     step = continuing(mdp).sum(axis=1)
     mass = mdp.start
     for k in range(num_steps):
@@ -387,7 +387,7 @@ def test_gymnasium_models_entry_by_entry(name: str) -> None:
 
 
 def test_taxi_ends_in_states_that_are_not_absorbing() -> None:
-    """Dropping the passenger off ends it, in a state from which the table moves on: an end is of a transition."""
+    """Dropping the passenger off ends the episode in a state whose own row continues: ends belong to transitions."""
     mdp = from_gymnasium("Taxi-v4", gamma=0.9)
     assert mdp.ends is not None
     entered = np.unique(mdp.successor[mdp.ends == 1])
@@ -513,7 +513,7 @@ def test_from_data_counts(shape: tuple[int, int], num_transitions: int, seed: in
 def test_from_data_tends_to_the_truth(num_states: int) -> None:
     """400,000 draws: each frequency within six standard errors of its probability, for every pair and successor."""
     rng = np.random.default_rng(0)
-    mdp = episodic(num_states, 2, 5, gamma=0.9, rng=rng, num_successors=1 if num_states == 5 else 3)
+    mdp = episodic(num_states, 2, 5, gamma=0.9, seed=rng, num_successors=1 if num_states == 5 else 3)
     mu = rng.dirichlet([5.0, 5.0], num_states)
     x = rng.integers(0, num_states, 400_000)
     a = (rng.random(len(x)) < mu[x, 1]).astype(np.int64)
@@ -554,7 +554,7 @@ def test_from_data_marks_what_it_has_not_seen() -> None:
 
 @pytest.mark.parametrize("kind", ["uint8", "int32", "uint64", ">i4"])
 def test_from_data_takes_any_whole_numbers(kind: str) -> None:
-    """200 states of uint8 would wrap if they were multiplied as they come."""
+    """200 states of uint8 would overflow if they were multiplied as uint8."""
     x = np.arange(200).astype(kind)
     model = from_data(
         states=x, actions=x % 2, rewards=np.ones(200), next_states=x[::-1], terminated=x > 300, gamma=0.9
@@ -575,7 +575,7 @@ def test_every_name_makes_a_model_of_that_name(name: str) -> None:
 
 
 def test_the_registry_takes_arguments_and_cannot_be_changed() -> None:
-    assert MDPS["garnet"](num_states=7, rng=3).num_states == 7
+    assert MDPS["garnet"](num_states=7, seed=3).num_states == 7
     with pytest.raises(TypeError):
         MDPS["mine"] = chain  # ty: ignore[invalid-assignment]
 

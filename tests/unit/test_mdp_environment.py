@@ -1,4 +1,4 @@
-"""Finite MDPs as environments: what they draw, what is exact, and how they share a program."""
+"""Finite MDPs as environments: transitions, exact returns, and shared programs."""
 
 import json
 
@@ -165,7 +165,7 @@ def test_the_optimal_policy_is_at_the_top_of_the_scale() -> None:
 
 
 def test_the_small_world_keeps_its_rules() -> None:
-    """What `small_world` promises: sizes, and a reward that random play finds in 5 % of the episodes."""
+    """The properties of `small_world`: sizes, and a reward that random play finds in 5 % of the episodes."""
     for name, make_mdp in SMALL_WORLD.items():
         mdp = make_mdp()
         assert mdp.num_actions == 4
@@ -265,9 +265,9 @@ def test_wrong_names_and_options(name: str, options: dict, text: str) -> None:
 
 def test_what_an_environment_cannot_hold_is_refused() -> None:
     huge = FiniteMDP(p=[[[1.0]]], r=[[1e300]], gamma=0.9)
-    with pytest.raises(ValueError, match=r"rewards that float32 can hold.*it has 1e\+300"):
+    with pytest.raises(ValueError, match=r"rewards that float32 can hold.*got 1e\+300"):
         from_mdp(huge)
-    with pytest.raises(ValueError, match="`observation` 'features' must be at most"):
+    with pytest.raises(ValueError, match="`observation` must have at most"):
         from_mdp(odd(), observation="features", num_features=2**30)
 
 
@@ -282,6 +282,6 @@ def test_every_mdp_of_the_library_is_an_environment() -> None:
 
 
 def test_options_are_data() -> None:
-    """What a spec holds goes through JSON."""
+    """Options survive JSON."""
     options = json.loads(json.dumps({"slip": 0.0, "time_limit": 50}))
     assert int(make("mdp/field", **options).world.time_limit) == 50

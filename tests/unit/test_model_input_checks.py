@@ -42,7 +42,7 @@ PLACE = 2, 1
 
 
 def model() -> Arrays:
-    """The arguments of a FiniteMDP in which nothing is wrong, with the terminating share by transition."""
+    """Valid arguments of a FiniteMDP, with the terminating share per transition."""
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(X), (X, A))
     return {
@@ -197,7 +197,7 @@ def test_dictionaries_of_transitions_must_have_no_gaps(table: dict, parts: tuple
         ("first", [0], ("`first`", "(1,)")),
         ("first", [[0, 2, 3]], ("`first`", "(1, 3)")),
         ("num_actions", 3, ("`first`", "3 actions")),
-        ("num_actions", 0, ("`first`", "0 actions")),
+        ("num_actions", 0, ("`num_actions`", "at least 1", "got 0")),
         ("r", [0.0, 1.0], ("`r`", "(2, 1)", "(2,)")),
         ("r", [0.0, NAN, 0.0], ("`r`", "nan", "(0, 0)")),
         ("ends", [0.0, 1.0], ("`ends`", "3", "(2,)")),
@@ -243,8 +243,8 @@ MAKERS: dict[str, Callable[[Any], FiniteMDP]] = {
     "from_dictionary": lambda gamma: from_dictionary({0: {0: [(1.0, 0, 0.0, False)]}}, gamma=gamma),
     "from_gymnasium": lambda gamma: from_gymnasium("FrozenLake-v1", gamma=gamma),
     "from_data": lambda gamma: from_data(**data() | {"gamma": gamma}).mdp,
-    "garnet": lambda gamma: garnet(3, 2, 2, gamma=gamma, rng=0),
-    "episodic": lambda gamma: episodic(3, 2, 2, gamma=gamma, rng=0),
+    "garnet": lambda gamma: garnet(3, 2, 2, gamma=gamma, seed=0),
+    "episodic": lambda gamma: episodic(3, 2, 2, gamma=gamma, seed=0),
     "chain": lambda gamma: chain(gamma=gamma),
     "cliff_walking": lambda gamma: cliff_walking(gamma=gamma),
 }
@@ -384,7 +384,8 @@ def test_states_and_actions_must_be_below_the_size_that_is_given(name: str, size
 @each("value", [0, -1, 2.0, True, "4"])
 @each("size", ["num_states", "num_actions"])
 def test_sizes_must_be_positive_whole_numbers(size: str, value: Any) -> None:
-    says(refusal(from_data, **data(), **{size: value}), f"`{size}`", repr(value))
+    error = ValueError if value in (0, -1) else TypeError
+    says(refusal(from_data, error=error, **data(), **{size: value}), f"`{size}`", repr(value))
 
 
 @each("value", [NAN, INF, -INF])
@@ -401,7 +402,7 @@ def test_data_terminated_is_boolean(kind: type) -> None:
 
 def test_data_must_not_be_empty() -> None:
     arrays = {name: value[:0] if isinstance(value, np.ndarray) else value for name, value in data().items()}
-    says(refusal(from_data, **arrays), "`states`", "none")
+    says(refusal(from_data, **arrays), "`states`", "must not be empty")
 
 
 # -- unusual arrays: the right model or an error; inputs are never modified -----------------------------------
@@ -483,14 +484,14 @@ def test_inputs_are_never_modified(form: Callable) -> None:
 @each(
     ("call", "parts"),
     [
-        (lambda: garnet(0, 2, 1, gamma=0.9, rng=0), ("`num_states`", "at least 1", "0")),
-        (lambda: garnet(3, 0, 1, gamma=0.9, rng=0), ("`num_actions`", "at least 1", "0")),
-        (lambda: garnet(3, 2, 4, gamma=0.9, rng=0), ("`num_successors`", "4", "3")),
-        (lambda: garnet(9, 2, 4, gamma=0.9, rng=0, local=1), ("`num_successors`", "4", "2·local + 1 = 3")),
-        (lambda: garnet(4, 2, 1, gamma=0.9, rng=0, local=2), ("`local`", "2", "4 states")),
-        (lambda: garnet(4, 2, 1, gamma=0.9, rng=0, reward_sparsity=1.5), ("`reward_sparsity`", "1.5")),
-        (lambda: episodic(3, 2, 4, gamma=0.9, rng=0), ("`num_steps`", "4", "3 states")),
-        (lambda: episodic(3, 2, 2, gamma=0.9, rng=0, early=NAN), ("`early`", "nan")),
+        (lambda: garnet(0, 2, 1, gamma=0.9, seed=0), ("`num_states`", "at least 1", "0")),
+        (lambda: garnet(3, 0, 1, gamma=0.9, seed=0), ("`num_actions`", "at least 1", "0")),
+        (lambda: garnet(3, 2, 4, gamma=0.9, seed=0), ("`num_successors`", "4", "3")),
+        (lambda: garnet(9, 2, 4, gamma=0.9, seed=0, local=1), ("`num_successors`", "4", "2·local + 1 = 3")),
+        (lambda: garnet(4, 2, 1, gamma=0.9, seed=0, local=2), ("`local`", "2", "4 states")),
+        (lambda: garnet(4, 2, 1, gamma=0.9, seed=0, reward_sparsity=1.5), ("`reward_sparsity`", "1.5")),
+        (lambda: episodic(3, 2, 4, gamma=0.9, seed=0), ("`num_steps`", "4", "3 states")),
+        (lambda: episodic(3, 2, 2, gamma=0.9, seed=0, early=NAN), ("`early`", "nan")),
         (lambda: chain(3, slip=-0.1), ("`slip`", "-0.1")),
         (lambda: chain(3, ends="neither"), ("`ends`", "neither")),
         (lambda: chain(3, right_reward=NAN), ("`r`", "nan")),
@@ -515,10 +516,10 @@ def test_arguments_of_the_textbook(call: Callable, parts: tuple[str, ...]) -> No
 @each(
     ("call", "parts"),
     [
-        (lambda: garnet(3.0, 2, 1, gamma=0.9, rng=0), ("`num_states`", "3.0")),
-        (lambda: garnet(3, True, 1, gamma=0.9, rng=0), ("`num_actions`", "True")),
-        (lambda: garnet(3, 2, 1, gamma=0.9, rng=None), ("`rng`", "Generator", "NoneType")),
-        (lambda: garnet(3, 2, 1, gamma=0.9, rng=np.random.RandomState(0)), ("`rng`", "RandomState")),
+        (lambda: garnet(3.0, 2, 1, gamma=0.9, seed=0), ("`num_states`", "3.0")),
+        (lambda: garnet(3, True, 1, gamma=0.9, seed=0), ("`num_actions`", "True")),
+        (lambda: garnet(3, 2, 1, gamma=0.9, seed=None), ("`seed`", "Generator", "NoneType")),
+        (lambda: garnet(3, 2, 1, gamma=0.9, seed=np.random.RandomState(0)), ("`seed`", "RandomState")),
         (lambda: chain(3, slip="often"), ("`slip`", "often")),
         (lambda: grid_world((3, 3, 3)), ("`layout`", "(3, 3, 3)")),
         (lambda: from_gymnasium(3, gamma=0.9), ("`env`", "int")),

@@ -23,7 +23,7 @@ def random_policy(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarra
 
 def ending(rng: np.random.Generator, *, gamma: float = 0.9, num_states: int = 30) -> FiniteMDP:
     """Random, with rewards by transition and ends of every share."""
-    base = mdps.garnet(num_states, 3, 4, gamma=gamma, rng=rng)
+    base = mdps.garnet(num_states, 3, 4, gamma=gamma, seed=rng)
     shape = (num_states * 3, num_states)
     p = scipy.sparse.csr_array((base.probability, base.successor, base.first), shape=shape)
     r, ends = p.copy(), p.copy()
@@ -110,7 +110,7 @@ def test_gamma_close_to_one(size: str, request: pytest.FixtureRequest) -> None:
     if size == "large":
         request.getfixturevalue("large")
     rng = np.random.default_rng(5)
-    mdp = mdps.garnet(300, 3, 4, gamma=0.999999, rng=rng)
+    mdp = mdps.garnet(300, 3, 4, gamma=0.999999, seed=rng)
     pi = random_policy(rng, mdp.shape)
     for solve in (lambda: operators.evaluate(mdp, pi), lambda: operators.optimise(mdp)):
         with warnings.catch_warnings(record=True) as caught:
@@ -142,7 +142,7 @@ def test_gamma_one_needs_an_end() -> None:
 @pytest.mark.parametrize("call", [operators.q_star, lambda m: operators.q_pi(m, np.full(m.shape, 0.25))])
 def test_gamma_one_without_ends_is_refused(call) -> None:
     with pytest.raises(ValueError, match="`gamma` = 1"):
-        call(mdps.garnet(10, 4, 3, gamma=1.0, rng=0))
+        call(mdps.garnet(10, 4, 3, gamma=1.0, seed=0))
 
 
 # -- shortest paths ------------------------------------------------------------------------------------------
@@ -242,8 +242,8 @@ def test_shortest_paths_against_all_policies() -> None:
 def cases() -> dict[str, FiniteMDP]:
     rng = np.random.default_rng(6)
     return {
-        "mixing": mdps.garnet(250, 3, 4, gamma=0.99, rng=rng),
-        "local": mdps.garnet(250, 3, 4, gamma=0.99, rng=rng, local=3),
+        "mixing": mdps.garnet(250, 3, 4, gamma=0.99, seed=rng),
+        "local": mdps.garnet(250, 3, 4, gamma=0.99, seed=rng, local=3),
         "ending": ending(rng, gamma=0.97, num_states=200),
         "walk": mdps.random_walk(99, gamma=0.999),
         "grid": mdps.grid_world((12, 12), gamma=0.995, slip=0.2),
@@ -280,7 +280,7 @@ def test_large_solvers_agree_with_dense_ones(name: str, monkeypatch: pytest.Monk
 def test_the_method_follows_the_spectrum(large: None) -> None:
     """Sweeps where bounds close in quickly, BiCGSTAB where successors are local, elimination where they are very
     near, by SuperLU if a few lead farther."""
-    mixing, local, near = (mdps.garnet(3000, 4, 5, gamma=0.99, rng=0, local=within) for within in (None, 60, 3))
+    mixing, local, near = (mdps.garnet(3000, 4, 5, gamma=0.99, seed=0, local=within) for within in (None, 60, 3))
     successor = near.successor.copy()
     successor[7] = 1500
     strays = FiniteMDP(
@@ -301,7 +301,7 @@ def test_the_method_follows_the_spectrum(large: None) -> None:
 def test_sweeps_in_stages(share: float, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer passes, to the same values, whatever share of the states leads back to itself."""
     rng = np.random.default_rng(0)
-    base = mdps.garnet(3_000, 2, 6, gamma=0.99, rng=1)
+    base = mdps.garnet(3_000, 2, 6, gamma=0.99, seed=1)
     p = scipy.sparse.csr_array((base.probability, base.successor, base.first), shape=(6_000, 3_000)).tolil()
     for x in rng.permutation(3_000)[: int(share * 3_000)]:
         p[2 * x : 2 * x + 2] *= 0.4
@@ -353,13 +353,13 @@ def test_elimination_along_a_band(num_states: int, below: int, above: int, aroun
 
 
 def test_a_band_that_is_too_wide_or_an_mdp_that_is_too_small_has_none() -> None:
-    assert banded.shape(mdps.garnet(1000, 2, 5, gamma=0.9, rng=0, local=40)) is None
-    assert banded.shape(mdps.garnet(100, 2, 5, gamma=0.9, rng=0, local=3)) is None
+    assert banded.shape(mdps.garnet(1000, 2, 5, gamma=0.9, seed=0, local=40)) is None
+    assert banded.shape(mdps.garnet(100, 2, 5, gamma=0.9, seed=0, local=3)) is None
 
 
 def test_what_goes_around_the_end_of_many_states_fades_out() -> None:
     """Entries of the border fall below the least number long before the end: no slow arithmetic, the same answer."""
-    mdp = mdps.garnet(20_000, 2, 3, gamma=0.5, rng=0, local=2)
+    mdp = mdps.garnet(20_000, 2, 3, gamma=0.5, seed=0, local=2)
     pi = np.full(mdp.shape, 0.5)
     band = banded.shape(mdp)
     assert band is not None
@@ -370,7 +370,7 @@ def test_what_goes_around_the_end_of_many_states_fades_out() -> None:
 
 def test_the_error_bound_is_one(large: None) -> None:
     """Against the dense answer: the truth lies within what is promised."""
-    mdp = mdps.garnet(400, 3, 4, gamma=0.95, rng=8)
+    mdp = mdps.garnet(400, 3, 4, gamma=0.95, seed=8)
     pi = np.full(mdp.shape, 1 / 3)
     p = mdp.dense()
     v = np.linalg.solve(np.eye(400) - 0.95 * np.einsum("xa,xay->xy", pi, p), (pi * mdp.r).sum(1))
@@ -382,7 +382,7 @@ def test_the_error_bound_is_one(large: None) -> None:
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_threads_do_not_change_the_answer(threads: str, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    mdp = mdps.garnet(60_000, 3, 4, gamma=0.9, rng=9)
+    mdp = mdps.garnet(60_000, 3, 4, gamma=0.9, seed=9)
     monkeypatch.setattr(solvers, "MANY_TRANSITIONS", 0)  # in stages, too
     pi = np.full(mdp.shape, 1 / 3)
     before = operators.q_pi(mdp, pi)
@@ -391,7 +391,7 @@ def test_threads_do_not_change_the_answer(threads: str, large: None, monkeypatch
 
 
 def test_a_sparse_p_is_not_copied() -> None:
-    base = mdps.garnet(2000, 4, 5, gamma=0.99, rng=10)
+    base = mdps.garnet(2000, 4, 5, gamma=0.99, seed=10)
     p = scipy.sparse.csr_array((base.probability, base.successor, base.first), shape=(8000, 2000))
     mdp = FiniteMDP(p=p, r=base.r, gamma=0.99)
     operators.evaluate(mdp, np.full(mdp.shape, 0.25))
@@ -419,7 +419,7 @@ def paths(mdp: FiniteMDP, mu: np.ndarray, x: int, a: int):
 @pytest.mark.parametrize("name", MARKOV)
 def test_moments_equal_those_of_all_paths(name: str) -> None:
     rng = np.random.default_rng(11)
-    mdp = mdps.episodic(8, 2, 4, gamma=0.9, rng=rng)
+    mdp = mdps.episodic(8, 2, 4, gamma=0.9, seed=rng)
     pi, mu, q = random_policy(rng, mdp.shape), random_policy(rng, mdp.shape), rng.normal(size=mdp.shape)
     trace = ot.as_trace(name) if name == "one_step" else ot.as_trace(name, lambda_=0.8)
     c = operators.coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q)
@@ -474,7 +474,7 @@ def second_moments(
 def test_a_component_that_meets_no_other_keeps_its_variance() -> None:
     """Two MDPs side by side are as each is alone, and what leads into both is infinite."""
     rng = np.random.default_rng(5)
-    one, other = (mdps.garnet(3, 2, 2, gamma=0.9, rng=seed) for seed in (1, 2))
+    one, other = (mdps.garnet(3, 2, 2, gamma=0.9, seed=seed) for seed in (1, 2))
     p, r = np.zeros((7, 2, 7)), rng.normal(size=(7, 2))
     p[:3, :, :3], p[3:6, :, 3:6], p[6, 0, 1], p[6, 1, [1, 4]] = one.dense(), other.dense(), 1.0, 0.5
     pi, mu, q = np.tile([0.0, 1.0], (7, 1)), np.full((7, 2), 0.5), rng.normal(size=(7, 2))
@@ -568,7 +568,7 @@ def test_norms_and_radius_are_those_of_the_matrix(name: str) -> None:
 
 
 def test_a_trace_that_grows_is_refused() -> None:
-    mdp = mdps.garnet(5, 2, 2, gamma=0.9, rng=13)
+    mdp = mdps.garnet(5, 2, 2, gamma=0.9, seed=13)
     half = np.full(mdp.shape, 0.5)
     with pytest.raises(ValueError, match=r"`trace` must let R be a finite sum.*`gamma` = 0.9"):
         operators.general_operator(mdp, mdp.r, pi=half, mu=half, trace=lambda *, pi_a, mu_a: 0 * pi_a + 1.2)
@@ -593,7 +593,7 @@ def test_a_trace_that_grows_is_refused() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(broken: dict, text: str) -> None:
-    mdp = mdps.garnet(5, 2, 2, gamma=0.9, rng=13)
+    mdp = mdps.garnet(5, 2, 2, gamma=0.9, seed=13)
     given = {"q": mdp.r, "pi": np.full((5, 2), 0.5), "mu": np.full((5, 2), 0.5), "trace": ot.Retrace(1.0)}
     arguments = given | broken
     with pytest.raises(ValueError, match=text):
@@ -601,7 +601,7 @@ def test_wrong_arguments_are_refused(broken: dict, text: str) -> None:
 
 
 def test_a_trajectory_aware_trace_that_cannot_be_followed_says_what_to_do() -> None:
-    mdp = mdps.garnet(30, 3, 5, gamma=0.99, rng=14)
+    mdp = mdps.garnet(30, 3, 5, gamma=0.99, seed=14)
     rng = np.random.default_rng(14)
     pi, mu = random_policy(rng, mdp.shape), random_policy(rng, mdp.shape)
     with pytest.raises(ValueError, match="too many to follow exactly; estimate it with `sampled_operator`"):
@@ -611,7 +611,7 @@ def test_a_trajectory_aware_trace_that_cannot_be_followed_says_what_to_do() -> N
 def test_a_sampled_operator_covers_the_exact_one() -> None:
     """99.9 % intervals of 24 pairs, three traces: at most one outside is what chance allows."""
     rng = np.random.default_rng(15)
-    mdp = mdps.episodic(12, 2, 5, gamma=0.9, rng=rng)
+    mdp = mdps.episodic(12, 2, 5, gamma=0.9, seed=rng)
     pi, mu, q = random_policy(rng, mdp.shape), random_policy(rng, mdp.shape), rng.normal(size=mdp.shape)
     for trace in (ot.RecursiveRetrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(0.9)):
         exact = operators.general_operator(mdp, q, pi=pi, mu=mu, trace=trace)

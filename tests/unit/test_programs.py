@@ -99,7 +99,7 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
         lambda: train_verb(TrainSpec(env="pocket/catch"), tmp_path / "run"),
         lambda: watch(tmp_path / "run"),
         lambda: engine.run(wanted, path, jobs=0),
-        lambda: workers._child(str(path), ids, "", os.getppid()),
+        lambda: workers._train(str(path), ids, "", os.getppid()),
     ):
         with pytest.raises(Kept):
             begin()

@@ -94,7 +94,7 @@ def test_many_steps_are_extrapolated_by_the_radius() -> None:
 
 def test_trajectory_aware_rows_sampled_and_exact_agree() -> None:
     rng = np.random.default_rng(0)
-    mdp = mdps.episodic(10, 2, 4, gamma=0.9, rng=rng)
+    mdp = mdps.episodic(10, 2, 4, gamma=0.9, seed=rng)
     pi, mu = rng.dirichlet([1, 1], 10), rng.dirichlet([1, 1], 10)
     setting = {"pi": pi, "mu": mu, "traces": ["rbis", "recursive_retrace", "truncated_is"], "lambdas": [0.9]}
     exact = ot.analyze(mdp, **setting)

@@ -113,7 +113,7 @@ def test_what_diverges_stands_apart_and_hollow(fork):
 
 
 def test_no_variance_up_to_rounding_is_drawn_as_none():
-    garnet = ot.mdp.garnet(20, 3, 4, gamma=0.9, rng=0)  # r(x, a) is certain, so one step from Q = 0 is, too
+    garnet = ot.mdp.garnet(20, 3, 4, gamma=0.9, seed=0)  # r(x, a) is certain, so one step from Q = 0 is, too
     one_step = next(p for p in points_of(analysis_of(garnet)) if p["trace"] == "one_step")
     assert one_step["y"] == safety.BAND / 2
 
@@ -238,7 +238,7 @@ def test_refused_maps(fork, options, text):
 
 
 def test_refused_without_a_map_or_a_safe_row(fork):
-    garnet = ot.mdp.garnet(5, 2, 2, gamma=0.9, rng=0)
+    garnet = ot.mdp.garnet(5, 2, 2, gamma=0.9, seed=0)
     even = np.full((5, 2), 0.5)
     with pytest.raises(ValueError, match=r"`analysis` must be of an MDP with a map; got none. Give the MDP `grid="):
         eta.eta_map(ot.analyze(garnet, pi=even, mu=even, traces=["one_step"]))

@@ -1,4 +1,4 @@
-"""The simulation that `docs/statistics.md` shows, in small: how often nothing is taken for something."""
+"""The simulation of `docs/statistics.md` at a small scale: how often verdicts are wrong."""
 
 import runpy
 from pathlib import Path
@@ -40,14 +40,14 @@ def test_two_seeds_never_decide(simulation):
 
 
 def test_a_difference_of_one_deviation_is_found(simulation):
-    """With 16 seeds, four times in five or more: 40 repetitions of each claim."""
+    """With 16 seeds, in at least four of five cases: 40 repetitions of each claim."""
     for text in simulation["POWER"]:
         rate = simulation["found_rate"]((text, 1, "4 λ", True, 40, 0))
         assert rate >= 0.8, text
 
 
 def test_every_distribution_has_one_mean(simulation):
-    """Else a verdict would be right: of 200,000 scores of each cell, within five standard errors of each other."""
+    """Otherwise a verdict could be right. Means of 200,000 scores per cell are within five standard errors."""
     cells = simulation["cells_of"](simulation["LAMBDAS"]["4 λ"])
     for name, draw in simulation["CASES"].items():
         scores = draw(np.random.default_rng(0), (4, 50_000, len(cells)), cells).astype(float)

@@ -1,140 +1,11 @@
-"""Windows small enough to check by hand: two actions, one to four steps, numbers that binary fractions hold exactly.
+"""The windows: golden ones to check by hand, rough ones, long ones, and probes for measuring terms.
 
-row        0        1              n−1       n
-state     x_0 ──▶  x_1 ──▶ … ──▶ x_{n−1} ──▶ x_n        q, pi, mu, a: n+1 rows (a_n is drawn, but never counts)
-reward    r_0      r_1            r_{n−1}               r and the flags: n rows
-
-Where an episode ends inside a window, row t+1 is another episode's, and `true_next` holds what step t really led to.
+Golden windows have two actions, one to three steps, and numbers that binary fractions hold exactly.
 """
 
 import random
-from dataclasses import dataclass, replace
-from functools import cached_property
 
-Row = tuple[float, ...]
-Rows = tuple[Row, ...]
-
-GAMMA = 0.5
-LAMBDA = 0.75
-"""What a function that takes λ is called with: not 0 or 1, which hide mistakes, and not γ."""
-
-
-@dataclass(frozen=True)
-class Golden:
-    """One stream of n steps, and the state after it."""
-
-    name: str
-    q: Rows
-    pi: Rows
-    mu: Rows
-    a: tuple[int, ...]
-    r: Row
-    terminated: tuple[bool, ...]
-    truncated: tuple[bool, ...]
-    starts: tuple[bool, ...]
-    """Row t does not continue row t−1."""
-    real: tuple[bool, ...]
-    """False for the row between two episodes that holds the first one's last state and no step."""
-    true_next: tuple[tuple[int, Row, Row], ...] = ()
-    """(t, Q, π) of the state that step t led to, where that is not row t+1."""
-    gamma: float = GAMMA
-    lambda_: float = LAMBDA
-    """What a function that takes λ is called with."""
-
-    @property
-    def n(self) -> int:
-        return len(self.r)
-
-    @cached_property
-    def next_q(self) -> Rows:
-        """Q(x_{t+1}, ·) of each step's true successor."""
-        other = {t: q for t, q, _ in self.true_next}
-        return tuple(other.get(t, self.q[t + 1]) for t in range(self.n))
-
-    @cached_property
-    def next_pi(self) -> Rows:
-        other = {t: pi for t, _, pi in self.true_next}
-        return tuple(other.get(t, self.pi[t + 1]) for t in range(self.n))
-
-    @cached_property
-    def q_a(self) -> Row:
-        return tuple(row[a] for row, a in zip(self.q, self.a, strict=True))
-
-    @cached_property
-    def pi_a(self) -> Row:
-        return tuple(row[a] for row, a in zip(self.pi, self.a, strict=True))
-
-    @cached_property
-    def mu_a(self) -> Row:
-        return tuple(row[a] for row, a in zip(self.mu, self.a, strict=True))
-
-    @cached_property
-    def online(self) -> "Golden":
-        """The same window as another network values it: for functions that take an online and a target network."""
-        return replace(
-            self,
-            q=tuple(_online(row, t) for t, row in enumerate(self.q)),
-            true_next=tuple((t, _online(q, t + 1), pi) for t, q, pi in self.true_next),
-        )
-
-    @cached_property
-    def v(self) -> Row:
-        """E_π Q(x_t, ·)."""
-        return tuple(dot(p, q) for p, q in zip(self.pi, self.q, strict=True))
-
-    @cached_property
-    def next_v(self) -> Row:
-        return tuple(dot(p, q) for p, q in zip(self.next_pi, self.next_q, strict=True))
-
-    @cached_property
-    def needs_cut(self) -> bool:
-        """An episode ends inside by truncation, so something has to say that row t+1 does not continue row t."""
-        return any(self.truncated[:-1])
-
-    @property
-    def needs_true_next(self) -> bool:
-        return bool(self.true_next)
-
-
-def _online(row: Row, t: int) -> Row:
-    """Far from the other network's, and not a multiple of it; the greedy action is the same."""
-    return tuple(1.25 * x + 0.5 + 0.125 * t for x in row)
-
-
-def dot(p: Row, q: Row) -> float:
-    return sum(x * y for x, y in zip(p, q, strict=True))
-
-
-def window(
-    name: str,
-    *,
-    q: tuple[Row, ...],
-    pi: Row,
-    mu: Row,
-    a: tuple[int, ...],
-    r: Row,
-    terminated: tuple[int, ...] = (),
-    truncated: tuple[int, ...] = (),
-    dummy: tuple[int, ...] = (),
-    true_next: tuple[tuple[int, Row, float], ...] = (),
-) -> Golden:
-    """From π and μ of the first action alone; the ends are given by the rows they happen in."""
-    n = len(r)
-    ends = set(terminated) | set(truncated)
-    return Golden(
-        name=name,
-        q=q,
-        pi=tuple((p, 1 - p) for p in pi),
-        mu=tuple((p, 1 - p) for p in mu),
-        a=a,
-        r=r,
-        terminated=tuple(t in terminated for t in range(n)),
-        truncated=tuple(t in truncated for t in range(n)),
-        starts=tuple(t - 1 in ends or t in dummy or t - 1 in dummy for t in range(n)),
-        real=tuple(t not in dummy for t in range(n)),
-        true_next=tuple((t, row, (p, 1 - p)) for t, row, p in true_next),
-    )
-
+from offtrace.doctor.windows import Floats, GoldenWindow, window
 
 ON_POLICY_PAIR = window(
     "two steps, on-policy",
@@ -184,7 +55,7 @@ GOLDEN = (
     ),
     ON_POLICY_PAIR,
     window(
-        "two steps, the second taken more often than π would",
+        "two steps, the second action likelier under μ than under π",
         q=((2.0, 1.0), (1.0, 3.0), (4.0, 2.0)),
         pi=(0.75, 0.25, 0.5),
         mu=(0.25, 0.5, 0.75),
@@ -192,7 +63,7 @@ GOLDEN = (
         r=(1.0, 3.0),
     ),
     window(
-        "two steps, the second taken more rarely than π would",
+        "two steps, the second action likelier under π than under μ",
         q=((2.0, 1.0), (1.0, 4.0), (0.0, 2.0)),
         pi=(0.25, 0.75, 0.5),
         mu=(0.5, 0.25, 0.25),
@@ -244,7 +115,7 @@ GOLDEN = (
         r=(1.0, 0.0, 2.0),
     ),
     window(
-        "three rows, an episode is truncated and its last state has a row of its own",
+        "three rows, a truncated episode whose last state has its own row",
         q=((1.0, 3.0), (4.0, 2.0), (2.0, 0.0), (1.0, 4.0)),
         pi=(0.25, 0.5, 0.75, 0.25),
         mu=(0.5, 0.5, 0.25, 0.5),
@@ -254,14 +125,16 @@ GOLDEN = (
         dummy=(1,),
     ),
 )
-"""In the order of their size: the first that shows a mistake is the smallest."""
+"""Sorted by size, so that the first one that shows a mistake is the smallest."""
 
 
-def _rough(name: str, rng: random.Random, n: int, *, terminated: tuple[int, ...] = (), **ends: object) -> Golden:
-    def numbers(count: int) -> Row:
+def _rough(
+    name: str, rng: random.Random, n: int, *, terminated: tuple[int, ...] = (), **ends: object
+) -> GoldenWindow:
+    def numbers(count: int) -> Floats:
         return tuple(rng.randint(-40, 40) / 8 for _ in range(count))
 
-    def chances(count: int) -> Row:
+    def chances(count: int) -> Floats:
         return tuple(rng.randint(1, 15) / 16 for _ in range(count))
 
     return window(
@@ -276,7 +149,7 @@ def _rough(name: str, rng: random.Random, n: int, *, terminated: tuple[int, ...]
     )
 
 
-def _rough_windows() -> tuple[Golden, ...]:
+def _rough_windows() -> tuple[GoldenWindow, ...]:
     rng = random.Random(2016)
     return (
         *(_rough(f"rough, {n} steps, number {k}", rng, n) for n in (1, 2, 3, 4) for k in (1, 2)),
@@ -284,7 +157,7 @@ def _rough_windows() -> tuple[Golden, ...]:
         _rough("rough, 4 steps, a termination at the end", rng, 4, terminated=(3,)),
         _rough("rough, 4 steps, two terminations", rng, 4, terminated=(0, 2)),
         _rough("rough, 4 steps, a truncation inside", rng, 4, truncated=(1,), true_next=((1, (2.5, -1.25), 0.125),)),
-        _rough("rough, 4 rows, a truncation with a row of its own", rng, 4, truncated=(0,), dummy=(1,)),
+        _rough("rough, 4 rows, a truncation whose last state has its own row", rng, 4, truncated=(0,), dummy=(1,)),
         _rough("rough, 3 steps, a truncation at the end", rng, 3, truncated=(2,)),
         window(
             "rough, 3 steps, ratios far above 1",
@@ -298,24 +171,24 @@ def _rough_windows() -> tuple[Golden, ...]:
 
 
 ROUGH = _rough_windows()
-"""Windows without round numbers: what fits the golden ones by coincidence does not fit these."""
+"""Windows without round numbers. A guess that fits the golden ones by coincidence does not fit these."""
 
 WINDOWS = GOLDEN + ROUGH
 _BESIDE = {n: tuple(w for w in ROUGH if w.name.startswith(f"rough, {n} steps, number")) for n in (1, 2, 3, 4)}
 
 
-def companions(window: Golden) -> tuple[Golden, ...]:
-    """What stands beside a window in the other streams of a batch."""
+def usual_companions(window: GoldenWindow) -> tuple[GoldenWindow, ...]:
+    """Return the windows in the other streams of a batch."""
     if window.n in _BESIDE:
         return _BESIDE[window.n]
     return tuple(w for w in LARGE if w.name.startswith("beside"))
 
 
 TRIAL = ROUGH[7]
-"""Four steps, beside three streams and two actions: every axis has another length."""
+"""The first window tried: four steps, three streams, two actions, so every axis has a different length."""
 
 
-# -- windows for what was found right: nothing about them is like the others -----------------------------------
+# -- long windows, which confirm a verdict reached on the short ones -------------------------------
 
 
 def _large(
@@ -325,19 +198,23 @@ def _large(
     terminated: tuple[int, ...] = (),
     truncated: int = -1,
     deterministic: bool = False,
-) -> Golden:
+) -> GoldenWindow:
     """64 steps, five actions, another γ and another λ; small numbers, so that no clamp hides anything."""
-    n, num_actions = 64, 5
+    n = 64
+    num_actions = 5
 
-    def chances() -> Row:
+    def chances() -> Floats:
         parts = [rng.randint(1, 16) for _ in range(num_actions)]
         return tuple(x / sum(parts) for x in parts)
 
     q = tuple(tuple(rng.randint(-32, 32) / 256 for _ in range(num_actions)) for _ in range(n + 1))
     pi = tuple(chances() for _ in range(n + 1))
     if deterministic:
-        pi = tuple(tuple(float(b == row.index(max(row))) for b in range(num_actions)) for row in q)
-    return Golden(
+        pi = tuple(_greedy(row) for row in q)
+    true_next = ()
+    if truncated >= 0:
+        true_next = ((truncated, tuple(x + 0.25 for x in q[0]), pi[0]),)
+    return GoldenWindow(
         name=name,
         q=q,
         pi=pi,
@@ -348,40 +225,48 @@ def _large(
         truncated=tuple(t == truncated for t in range(n)),
         starts=tuple(t - 1 in (*terminated, truncated) and t > 0 for t in range(n)),
         real=(True,) * n,
-        true_next=((truncated, tuple(x + 0.25 for x in q[0]), pi[0]),) if truncated >= 0 else (),
+        true_next=true_next,
         gamma=0.875,
         lambda_=0.9375,
     )
 
 
-def _large_windows() -> tuple[Golden, ...]:
+def _greedy(q: Floats) -> Floats:
+    best = q.index(max(q))
+    return tuple(float(b == best) for b in range(len(q)))
+
+
+def _large_windows() -> tuple[GoldenWindow, ...]:
     rng = random.Random(1606)
     return (
         _large("64 steps, five actions, γ = 0.875", rng),
-        _large("64 steps, and terminations in them", rng, terminated=(5, 31, 32, 63)),
-        _large("64 steps, and a truncation in them", rng, truncated=40),
-        _large("64 steps, and a π that is greedy, so that c is often 0", rng, deterministic=True),
+        _large("64 steps with terminations", rng, terminated=(5, 31, 32, 63)),
+        _large("64 steps with a truncation", rng, truncated=40),
+        _large("64 steps with a greedy π, so that c is often 0", rng, deterministic=True),
         _large("beside it, 1", rng),
         _large("beside it, 2", rng),
     )
 
 
-def _probe(name: str, rng: random.Random, *, terminated: tuple[int, ...] = ()) -> Golden:
-    """Five steps, three actions whose values are far apart, and no number that could be taken for another."""
-    n, order = 5, [-2.25, 0.5, 3.0]
+def _probe(name: str, rng: random.Random, *, terminated: tuple[int, ...] = ()) -> GoldenWindow:
+    """Five steps, three actions with values far apart, and no two numbers that could be confused."""
+    n = 5
+    order = [-2.25, 0.5, 3.0]
 
-    def chances() -> Row:
+    def chances() -> Floats:
         parts = [rng.choice((1, 2, 3, 5, 8, 24)) for _ in order]
         return tuple(x / sum(parts) for x in parts)
 
-    pi, mu = (tuple(chances() for _ in range(n + 1)) for _ in range(2))
+    pi = tuple(chances() for _ in range(n + 1))
+    mu = tuple(chances() for _ in range(n + 1))
     highest = [max(range(3), key=lambda b: p[b] / m[b]) for p, m in zip(pi, mu, strict=True)]
-    return Golden(
+    return GoldenWindow(
         name=name,
         q=tuple(tuple(x + rng.randint(-4, 4) / 8 for x in rng.sample(order, 3)) for _ in range(n + 1)),
         pi=pi,
         mu=mu,
-        a=tuple(highest[t] if t % 2 else rng.randrange(3) for t in range(n + 1)),  # ratios below 1 and above
+        # Every other action has the highest ratio, so that there are ratios below 1 and above.
+        a=tuple(highest[t] if t % 2 else rng.randrange(3) for t in range(n + 1)),
         r=tuple(rng.randint(-24, 24) / 8 for _ in range(n)),
         terminated=tuple(t in terminated for t in range(n)),
         truncated=(False,) * n,
@@ -395,8 +280,8 @@ def _probe(name: str, rng: random.Random, *, terminated: tuple[int, ...] = ()) -
 _PROBING = random.Random(1951)
 PROBES = tuple(_probe(f"probe {k}", _PROBING) for k in range(6))
 ENDING = tuple(_probe(f"probe with ends {t}", _PROBING, terminated=(t,)) for t in (1, 2, 4))
-"""Windows in which terms are measured, without and with ends."""
+"""Windows in which terms are measured: `PROBES` without ends of episodes, `ENDING` with them."""
 
 LARGE = _large_windows()
-"""What only looks right in a short window, with two actions or with γ = 1 − γ, is found out here."""
+"""These expose a function that is right only in short windows, with two actions or with γ = 1 − γ."""
 CONFIRMING = LARGE[:4]

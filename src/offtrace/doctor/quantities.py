@@ -1,46 +1,57 @@
-"""What functions ask for: the quantities of a window by kind, and which kind a parameter's name means."""
+"""The quantities of a window that functions take, by kind, and the kinds that a parameter's name may mean."""
 
 import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from offtrace.doctor.golden import Golden
-from offtrace.doctor.mistakes import coefficients
+from offtrace.doctor.recursion import coefficients
+from offtrace.doctor.windows import GoldenWindow
 
 
 def _log(rows: Any) -> Any:
-    """Of 0 it is finite, as networks give it: e^-80 is 0 to everybody who looks."""
-    return tuple(_log(row) for row in rows) if isinstance(rows, tuple) else math.log(rows) if rows else -80.0
+    """Return logarithms. That of 0 is finite, as from a network: e^-80 is 0 in any sum."""
+    if isinstance(rows, tuple):
+        return tuple(_log(row) for row in rows)
+    return math.log(rows) if rows else -80.0
 
 
 def _logits(rows: Any) -> Any:
-    """Logarithms up to a constant per row, as a network gives them."""
+    """Return logarithms up to a constant per row, as a network gives them."""
     return tuple(tuple(x + 0.25 * (t + 1) for x in row) for t, row in enumerate(_log(rows)))
 
 
-def _ratio(w: Golden) -> Any:
+def _ratio(w: GoldenWindow) -> Any:
     return tuple(p / m for p, m in zip(w.pi_a, w.mu_a, strict=True))
 
 
-def _ratio_all(w: Golden) -> Any:
+def _ratio_all(w: GoldenWindow) -> Any:
     return tuple(tuple(p / m for p, m in zip(x, y, strict=True)) for x, y in zip(w.pi, w.mu, strict=True))
 
 
-def _ended(w: Golden) -> Any:
+def _done(w: GoldenWindow) -> Any:
     return tuple(a or b for a, b in zip(w.terminated, w.truncated, strict=True))
 
 
+def _discount(w: GoldenWindow) -> Any:
+    return tuple(0.0 if end else w.gamma for end in w.terminated)
+
+
+def _not_done(w: GoldenWindow) -> Any:
+    return tuple(0.0 if end else 1.0 for end in w.terminated)
+
+
 class Quantity(NamedTuple):
-    """One kind of argument: how a window gives it, what its rows are, and what it is called."""
+    """One kind of argument: its rows in a window, their number, and its title."""
 
-    rows: Callable[[Golden], Any]
+    rows: Callable[[GoldenWindow], Any]
     group: str
-    """scalar; state, policy, taken: n+1 rows are known; step, flag: n rows; next: n rows, of the true successor."""
-    says: str
+    """"scalar"; "state", "policy", "taken" with n+1 rows; "step", "flag" with n rows; "next" with n
+    rows, of the true successor; "last", the state after the window."""
+    title: str
 
 
-KINDS: dict[str, Quantity] = {
+QUANTITIES: dict[str, Quantity] = {
     "q": Quantity(lambda w: w.q, "state", "Q(x_t, ·)"),
     "v": Quantity(lambda w: w.v, "state", "E_π Q(x_t, ·)"),
     "pi": Quantity(lambda w: w.pi, "policy", "π(·|x_t)"),
@@ -60,13 +71,11 @@ KINDS: dict[str, Quantity] = {
     "log_ratio": Quantity(lambda w: _log(_ratio(w)), "taken", "log π(a_t|x_t) / μ(a_t|x_t)"),
     "c": Quantity(lambda w: coefficients(w, "retrace", w.lambda_), "taken", "c_t of Retrace"),
     "r": Quantity(lambda w: w.r, "step", "r_t"),
-    "discount": Quantity(
-        lambda w: tuple(0.0 if x else w.gamma for x in w.terminated), "step", "γ, 0 where terminated"
-    ),
-    "not_done": Quantity(lambda w: tuple(0.0 if x else 1.0 for x in w.terminated), "step", "1 − terminated"),
+    "discount": Quantity(_discount, "step", "γ, 0 where terminated"),
+    "not_done": Quantity(_not_done, "step", "1 − terminated"),
     "terminated": Quantity(lambda w: w.terminated, "flag", "terminated"),
     "truncated": Quantity(lambda w: w.truncated, "flag", "truncated"),
-    "done": Quantity(_ended, "flag", "an end of an episode"),
+    "done": Quantity(_done, "flag", "end of an episode"),
     "reset": Quantity(lambda w: w.starts, "flag", "row t starts an episode"),
     "mask": Quantity(lambda w: w.real, "flag", "row t is a real step"),
     "next_q": Quantity(lambda w: w.next_q, "next", "Q(x_{t+1}, ·)"),
@@ -85,23 +94,26 @@ KINDS: dict[str, Quantity] = {
 }
 
 WITH_ACTIONS = {"q", "next_q", "last_q", "next_pi", "ratio_all", "q_online", "next_q_online"} | {
-    k for k in KINDS if KINDS[k].group == "policy"
+    k for k in QUANTITIES if QUANTITIES[k].group == "policy"
 }
-CUTS = {"truncated", "done", "reset", "mask"}
-"""What can say that row t+1 does not continue row t."""
-TRUE_NEXT = {"next_q", "next_v"}
-ONLINE = {kind for kind in KINDS if kind.endswith("_online")}
-"""What a function of two networks reads of the one that learns; everything else is of the target network."""
+ENDS = frozenset({"discount", "not_done", "terminated", "done"})
+"""The kinds that tell where an episode ends."""
+CUTS = frozenset({"truncated", "done", "reset", "mask"})
+"""The kinds that tell that row t+1 does not continue row t."""
+TRUE_NEXT = frozenset({"next_q", "next_v"})
+"""The kinds that hold the value of a step's true successor."""
+ONLINE = {kind for kind in QUANTITIES if kind.endswith("_online")}
+"""The kinds that come from the online network, in a function of two; the others come from the target network."""
 OF_MU = {"mu", "mu_a", "log_mu", "log_mu_a", "logits_mu", "ratio", "ratio_all", "log_ratio"}
 
 
-# -- names --------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 _TARGET = r"(pi|target|policy|new|current|tgt)"
 _BEHAVIOUR = r"(mu|behaviou?r|beh|old|actor|sampling|bhv)"
 _PROBS = r"(probs?|probabilit(y|ies)|policy|pi|dist)"
 _ROLES = ("(online|current|learner|local|live|main)", "(target|tgt|frozen|old|lagged|ema)")
-"""Which of two networks a Q belongs to: the one that learns, the one that lags."""
+"""Names of the two networks: the one that learns, and the one that lags behind it."""
 _NETWORK = rf"({'|'.join(_ROLES)})(_?net(work)?)?"
 _A_VALUE = r"((next|expected|chosen|taken)_)*(qs?|q_\w+|q(vals?|values?|a|sa)|vs?|v_\w+|((action|state)_)?values?)"
 _LOG = r"(log_?probs?|logps?|logpi|log_?pi|log_?mu|lps?)"
@@ -147,17 +159,17 @@ _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class Meaning(NamedTuple):
-    """What one parameter may be fed with: kinds, most likely first, and the row they start in."""
+    """The kinds that one parameter may be given, most likely first, and the row they start in."""
 
     kinds: tuple[str, ...]
     start: int
 
 
 def meanings(names: list[str]) -> list[dict[str, Meaning | None]]:
-    """Parameter names to what they may mean, likeliest first; None where a name says nothing.
+    """Return what the parameter names may mean together, likeliest first; None for an unknown name.
 
-    rlax's index: with `_tm1` about, `_t` means the row after (for rewards and discounts: what led there). Where
-    everything is called `_t` it may mean either.
+    Names follow rlax if one of them ends in `_tm1`: `_t` is then the row after (for rewards and
+    discounts, the step that led there). Where everything is called `_t`, both meanings are tried.
     """
     if any(name.endswith("_tm1") for name in names):
         return [_of_two_networks({name: _meaning(name, True) for name in names})]
@@ -168,43 +180,56 @@ def meanings(names: list[str]) -> list[dict[str, Meaning | None]]:
 
 
 def _of_two_networks(known: dict[str, Meaning | None]) -> dict[str, Meaning | None]:
-    """Where one Q is said to be the target network's and another is not, that other is the online network's."""
-    values = {name: m for name, m in known.items() if m is not None and m.kinds[0] + "_online" in KINDS}
-    marked = {name: [bool(re.search(rf"(^|_){role}(_|$|q|net)", name.lower())) for role in _ROLES] for name in values}
-    said_target = {name for name, (_, target) in marked.items() if target}
-    said_online = {name for name, (online, _) in marked.items() if online} - said_target
-    # `current_q` beside `next_q` alone says when, and `q` beside `next_q_target` says who.
-    others = set(values) - said_target - said_online
-    if said_target:
-        here = {name for name in others if not values[name].kinds[0].startswith("next_")}
-        ahead = others - here
-        if any(values[name].kinds[0].startswith("next_") for name in said_target):
-            here |= ahead
-        online = said_online | here
+    """Mark the values of the online network, where names tell two networks apart.
+
+    q_online, q_target           the first is the online network's
+    q, target_q                  one is the target network's, so the other is the online network's
+    q_values, next_q_target      the same
+    current_q, next_q            one network: `current` tells when, not which
+    """
+    values = {name: m for name, m in known.items() if m is not None and m.kinds[0] + "_online" in QUANTITIES}
+    online_role, target_role = _ROLES
+    target = {name for name in values if _has_role(name, target_role)}
+    online = {name for name in values if _has_role(name, online_role)} - target
+    others = set(values) - target - online
+    if target:
+        ahead = {name for name in others if values[name].kinds[0].startswith("next_")}
+        online |= others - ahead
+        if any(values[name].kinds[0].startswith("next_") for name in target):
+            online |= ahead
+    elif others:
+        online = {name for name in online if "online" in name.lower()}
     else:
-        online = {name for name in said_online if "online" in name.lower()} if others else set()
+        online = set()
     if not online or online == set(values):
         return known
-    return {name: m if name not in online else _as_online(m) for name, m in known.items()}
+    return {name: _as_online(m) if name in online else m for name, m in known.items()}
+
+
+def _has_role(name: str, role: str) -> bool:
+    return bool(re.search(rf"(^|_){role}(_|$|q|net)", name.lower()))
 
 
 def _as_online(meaning: Meaning | None) -> Meaning | None:
     if meaning is None:
         return None
-    return Meaning(tuple(kind + "_online" for kind in meaning.kinds if kind + "_online" in KINDS), meaning.start)
+    return Meaning(tuple(kind + "_online" for kind in meaning.kinds if kind + "_online" in QUANTITIES), meaning.start)
 
 
 def _meaning(name: str, shifted: bool) -> Meaning | None:
-    stem, start = name.lower().strip("_"), 0
+    """Look up a name. If `shifted`, `_t` means the row after."""
+    stem = name.lower().strip("_")
+    start = 0
     suffix = re.search(r"_(tm1|tp1|t1|t)$", stem)
     if suffix:
         stem = stem[: suffix.start()]
-        ahead = suffix.group(1) in ("tp1", "t1") or (suffix.group(1) == "t" and shifted)
-        start = int(ahead)
         if suffix.group(1) in ("tp1", "t1"):
+            start = 1
             following = _meaning("next_" + stem, False)
             if following:
                 return following
+        elif suffix.group(1) == "t" and shifted:
+            start = 1
     elif shifted:
         start = 1
     bare = re.sub(rf"(^{_NETWORK}_|_{_NETWORK}(?=_|$))", "", stem)
@@ -212,6 +237,6 @@ def _meaning(name: str, shifted: bool) -> Meaning | None:
         stem = bare
     for pattern, kinds in _NAMES:
         if re.fullmatch(pattern, stem):
-            per_step = KINDS[kinds[0]].group in ("scalar", "step", "flag", "next", "last")
+            per_step = QUANTITIES[kinds[0]].group in ("scalar", "step", "flag", "next", "last")
             return Meaning(kinds, 0 if per_step else start)
     return None

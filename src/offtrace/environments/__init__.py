@@ -1,12 +1,13 @@
-"""Suites and adapters: the only place that knows pgx, Gymnasium and ALE.
+"""Environments. Only this package imports pgx, Gymnasium and ALE.
 
     env = make("minatar/breakout")                               # pure JAX, one environment: `vmap` it
-    env = make("mdp/grid_world", slip=0.1)                       # likewise, from a finite MDP
-    rows = make("gymnasium/CartPole-v1")(num_actors=8, seed=0)   # vector environments, on the host
-    rows = make("atari/breakout")(num_actors=8, seed=0)          # likewise
+    env = make("mdp/grid_world", slip=0.1)                       # the same, from a finite MDP
+    rows = make("gymnasium/CartPole-v1")(num_actors=8, seed=0)   # a vector environment, on the host
+    rows = make("atari/breakout")(num_actors=8, seed=0)          # the same
 
-All give the same rows: the first through `begin` and `advance` of `offtrace.environments.rows`, the others
-through their methods of those names. Importing this loads neither JAX nor a suite; `make` does.
+All give the same rows: pure environments through `begin` and `advance` of
+`offtrace.environments.rows`, the others through their methods of the same names. Importing this
+package loads neither JAX nor a suite; `make` does.
 """
 
 import difflib
@@ -51,7 +52,7 @@ SUITE = MappingProxyType(
         "minatar/space_invaders": ("minatar", "MinAtar", {"game": "space_invaders"}),
     }
 )
-"""Where each pure environment is: module, class, arguments."""
+"""The module, class and arguments of each pure environment."""
 
 NAMES = tuple(SUITE)
 
@@ -119,16 +120,17 @@ TITLES = MappingProxyType(
         "atari/zaxxon": "Zaxxon",
     }
 )
-"""Of the paper's Atari games in its Table 3; their names are those of their ROMs."""
+"""The titles of the Atari games in the paper's Table 3, by the name of their ROM."""
 
 ATARI = tuple(TITLES)
 
 
 def make(name: str, **options: Any) -> Any:
-    """The environment of that name; for `gymnasium/<id>` and `atari/<game>` a factory of rows.
+    """Make an environment; for `gymnasium/<id>` and `atari/<game>`, a factory of rows.
 
-    A factory takes `num_actors` and `seed`. Options are the fields of the environment (`time_limit`, `sticky`, …), or
-    the arguments of `GymnasiumRows` and, through it, of `gymnasium.make`.
+    A factory takes `num_actors` and `seed`. Options are the fields of the environment
+    (`time_limit`, `sticky`, …). For Gymnasium they are the arguments of `GymnasiumRows`, which
+    passes the rest to `gymnasium.make`.
 
     >>> make("pocket/catch", columns=5).observation.shape
     (10, 5, 2)
@@ -154,7 +156,7 @@ def make(name: str, **options: Any) -> Any:
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Any:
-    """`make` with options that are data, as in a spec: what the environment does not take is a wrong value."""
+    """Call `make` with options from a spec, and raise ValueError for an option that the environment does not take."""
     try:
         return make(name, **options)
     except TypeError as error:
@@ -167,12 +169,12 @@ def with_options(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def wrong_options(name: str, options: Mapping[str, Any], known: Sequence[str], error: Exception) -> ValueError:
-    """What was given, what could have been, and why it was refused."""
+    """Return the error for options that an environment does not take."""
     return ValueError(f"`options` of {name} must be among {', '.join(known)}; got {dict(options)}: {error}.")
 
 
 def own_gamma(name: str, options: Mapping[str, Any]) -> float | None:
-    """The discount that belongs to an environment: that of its MDP; None where there is none.
+    """Return the discount of an environment that is an MDP, else None.
 
     >>> own_gamma("mdp/grid_world", {"gamma": 0.97}), own_gamma("pocket/catch", {})
     (0.97, None)
@@ -183,7 +185,7 @@ def own_gamma(name: str, options: Mapping[str, Any]) -> float | None:
 
 
 def program_shape(name: str, options: Mapping[str, Any]) -> Any:
-    """What a compiled program depends on: environments with equal ones can share it.
+    """Return the key of a compiled program; environments with equal keys can share one.
 
     >>> program_shape("mdp/grid_world", {}) == program_shape("mdp/grid_world", {"slip": 0.1})
     True
@@ -194,7 +196,7 @@ def program_shape(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def on_host(name: str) -> bool:
-    """Whether it is stepped on the CPU, as a vector environment, and not inside of a program of JAX.
+    """Return whether an environment is stepped on the CPU, and not inside a JAX program.
 
     >>> on_host("gymnasium/CartPole-v1"), on_host("atari/pong"), on_host("pocket/cartpole")
     (True, True, False)
@@ -203,21 +205,23 @@ def on_host(name: str) -> bool:
 
 
 def _hint(name: str) -> str:
-    """The names that are close; else all of them."""
-    return near(name) or there_are(name)
+    return similar_names(name) or valid_names(name)
 
 
-def near(name: str) -> str:
-    """The names that are close without their suite, or as a whole; nothing if there are none.
+def similar_names(name: str) -> str:
+    """Return a question with similar names, or an empty string if there are none.
 
-    What is not said to be Atari's is looked for among the others first. Ids of Gymnasium's and ALE's are understood.
+    Ids of Gymnasium and ALE are understood. Atari games come last unless the name says Atari.
 
-    >>> near("catch"), near("Walker"), near("ALE/Pong-v5")
+    >>> similar_names("catch"), similar_names("Walker"), similar_names("ALE/Pong-v5")
     ('Did you mean pocket/catch?', '', 'Did you mean atari/pong?')
     """
     last = re.sub(r"((NoFrameskip|Deterministic)?-v\d+)$", "", name.rpartition("/")[2])
-    last = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower()
-    for names in (ATARI, NAMES) if name.startswith(("atari/", "ALE/")) else (NAMES, ATARI):
+    last = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower()  # SpaceInvaders: space_invaders
+    suites = (NAMES, ATARI)
+    if name.startswith(("atari/", "ALE/")):
+        suites = (ATARI, NAMES)
+    for names in suites:
         short = {known.partition("/")[2]: known for known in names}
         if close := difflib.get_close_matches(last, short, n=3, cutoff=0.7):
             return f"Did you mean {' or '.join(short[match] for match in close)}?"
@@ -226,11 +230,15 @@ def near(name: str) -> str:
     return ""
 
 
-def there_are(name: str = "") -> str:
-    """All names; of Atari, if it is said to be one of those."""
+def valid_names(name: str = "") -> str:
+    """Return a sentence with all valid names; only the Atari games if the name says Atari."""
     if name.startswith("atari/"):
-        return f"The games are {', '.join(game.partition('/')[2] for game in ATARI)}."
+        return f"Valid games: {', '.join(game.partition('/')[2] for game in ATARI)}."
     return (
-        f"There are {', '.join(NAMES)}, mdp/<name> for the MDPs of `ot.mdp`, atari/<game> for the paper's games, and "
-        "gymnasium/<id> for any of Gymnasium's."
+        f"Valid names: {', '.join(NAMES)}, mdp/<name> for the MDPs of `ot.mdp`, atari/<game> for "
+        "the paper's games, and gymnasium/<id> for any Gymnasium environment."
     )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,7 @@
-"""Small grids that learn in seconds: Catch, Deep Sea and the cliff, with bool planes (rows, columns, channels).
+"""Small grid environments that are learned in seconds: Catch, Deep Sea and the cliff.
 
-Each is there for one thing: Catch for credit over a whole episode, Deep Sea for exploration, the cliff for the
-difference between the policy that behaves and the one that is learned about, and for episodes cut by a time limit.
+Observations are bool planes (rows, columns, channels). Catch tests credit assignment over a whole
+episode, Deep Sea tests exploration, and the cliff tests off-policy learning and time limits.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offtrace.environments.checks import checked_whole
 from offtrace.environments.interface import Array, Space, Step
 
 BOOL = np.dtype(bool)
 
 
 class Fall(NamedTuple):
+    """The state of Catch: where the ball and the paddle are."""
+
     row: Array
     column: Array
     paddle: Array
@@ -24,10 +27,11 @@ class Fall(NamedTuple):
 
 @dataclass(frozen=True)
 class Catch:
-    """A ball falls from a random column, one row a step; a paddle in the last row goes left, stays, or goes right.
+    """bsuite's `catch`: a ball falls from a random column, and a paddle must catch it.
 
-    +1 for a catch, −1 for a miss, when the ball is in the last row; there the episode terminates (bsuite's `catch`).
-    Planes: ball, paddle.
+    The paddle in the last row moves left, stays or moves right. When the ball reaches that row, the
+    reward is +1 for a catch and −1 for a miss, and the episode terminates. The planes are the ball
+    and the paddle.
     """
 
     rows: int = 10
@@ -38,8 +42,8 @@ class Catch:
     max_return: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        _check_size("rows", self.rows, 2)
-        _check_size("columns", self.columns, 1)
+        checked_whole("rows", self.rows, least=2)
+        checked_whole("columns", self.columns)
 
     @property
     def observation(self) -> Space:
@@ -63,6 +67,8 @@ class Catch:
 
 
 class Place(NamedTuple):
+    """The state of Deep Sea and the cliff: where the agent is."""
+
     row: Array
     column: Array
     time: Array
@@ -70,11 +76,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class DeepSea:
-    """Dive `size` rows; only going right in every one of them finds the treasure (bsuite's `deep_sea`).
+    """bsuite's `deep_sea`: a dive of `size` rows, where only going right in every row finds the
+    treasure.
 
-    A step right costs 0.01 / size, and the last one from the last column gives 1, so every other policy does best by
-    never going right. Which of the two actions is right differs from cell to cell, fixed by `mapping`. The plane is
-    empty below the last row, where the episode has terminated.
+    A step to the right costs 0.01 / size, and the last one, from the last column, gives 1. Any
+    policy that does not reach the treasure does best by never going right. Which action goes right
+    differs between cells, and is drawn with the seed `mapping`. The plane is empty below the last
+    row, where the episode terminates.
 
     >>> env = DeepSea(size=3)
     >>> state, x = env.reset(jax.random.key(0))
@@ -96,7 +104,7 @@ class DeepSea:
     max_return: ClassVar[float] = 0.99
 
     def __post_init__(self) -> None:
-        _check_size("size", self.size, 2)
+        checked_whole("size", self.size, least=2)
         right = np.random.default_rng(self.mapping).integers(0, 2, (self.size, self.size))
         object.__setattr__(self, "right", right.astype(np.int32))
 
@@ -123,9 +131,11 @@ class DeepSea:
 
 @dataclass(frozen=True)
 class Cliff:
-    """Gymnasium's CliffWalking-v1, with a time limit: −1 per step, −100 and back to the start for stepping off.
+    """Gymnasium's CliffWalking-v1 with a time limit: −1 per step, −100 for the cliff.
 
-    4 rows of 12; from the lower left corner to the lower right one, with the cliff between. Up, right, down, left.
+    The cliff leads back to the start. The grid has 4 rows of 12 cells; the start is the lower left
+    corner, the goal the lower right one, with the cliff between them. The actions are up, right,
+    down and left.
     """
 
     time_limit: int = 200
@@ -143,7 +153,8 @@ class Cliff:
         row = jnp.clip(state.row + jnp.array([-1, 0, 1, 0], jnp.int32)[action], 0, 3)
         column = jnp.clip(state.column + jnp.array([0, 1, 0, -1], jnp.int32)[action], 0, 11)
         low = row == 3
-        falls, arrives = low & (column > 0) & (column < 11), low & (column == 11)
+        falls = low & (column > 0) & (column < 11)
+        arrives = low & (column == 11)
         column = jnp.where(falls, 0, column)
         state = Place(row, column, state.time + 1)
         reward = jnp.where(falls, jnp.float32(-100), jnp.float32(-1))
@@ -152,10 +163,5 @@ class Cliff:
 
 
 def _plane(rows: int, columns: int, row: Array, column: Array) -> Array:
-    """True at (row, column), and nowhere if that is outside."""
+    """Return a plane that is True at (row, column), or nowhere if that is outside."""
     return (jnp.arange(rows)[:, None] == row) & (jnp.arange(columns) == column)
-
-
-def _check_size(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}; got {value!r}.")

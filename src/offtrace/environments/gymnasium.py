@@ -1,14 +1,18 @@
-"""Any Gymnasium environment with arrays to see and numbered actions, through the vector API: rows on the host.
+"""Rows from Gymnasium environments with array observations and numbered actions.
 
     rows = GymnasiumRows("CartPole-v1", num_actors=8, seed=0)
     actor = rows.begin()
     actor, row, ended = rows.advance(actions)      # NumPy, (8, …); otherwise as `rows.advance` in JAX
 
-Both autoreset modes keep the contract of a row. *Next step*: the dummy row after an end is Gymnasium's own. *Same
-step*: the row after an end is already the next episode's, so the successor of a truncated step is nowhere in the
-rows; that step is masked out. Its observation then is the last of an episode that is one step shorter, and the step
-before it bootstraps from there: nothing is wrong, one transition is lost. Steps that terminate need no successor, and
-stay.
+Both autoreset modes give valid rows. With *next-step* autoreset the dummy row after an end is
+Gymnasium's own. With *same-step* autoreset the row after an end already belongs to the next
+episode, so the successor of a truncated step is not in the rows, and that step is masked out:
+
+    step          0      1      2 (truncated)   0
+    observation   x_0    x_1    x_2             y_0
+    mask          True   True   False           True      step 1 bootstraps from x_2; the transition of step 2 is lost
+
+A step that terminates needs no successor, and is kept.
 """
 
 import inspect
@@ -18,7 +22,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from offtrace.environments import wrong_options
-from offtrace.environments.guard import find, gymnasium, takes
+from offtrace.environments.checks import checked_whole
+from offtrace.environments.guard import accepted_options, find, gymnasium
 from offtrace.environments.interface import Actor, Array, Ended, Row
 from offtrace.environments.spaces import MODES, bounds, checked_actions, is_next_step, spaces
 from offtrace.environments.vector import Fault, Vector, vector_maker
@@ -28,7 +33,7 @@ LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class GymnasiumFactory:
-    """An environment that is still to be made, with its options: call it for the rows."""
+    """Makes rows of one environment, with its options, when called."""
 
     id: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -44,27 +49,29 @@ class GymnasiumFactory:
             if not self.options:
                 raise
             spec = find(self.id, allow_import=self.options.get("allow_import", False))
-            known = [*takes(spec), "max_episode_steps", *own_options()]
+            known = [*accepted_options(spec), "max_episode_steps", *own_options()]
             raise wrong_options(self.name, self.options, known, error) from error
 
 
 def own_options() -> list[str]:
-    """Of `GymnasiumRows`; all others are for the environment."""
+    """Return the options of `GymnasiumRows`; all others are for the environment."""
     parameters = inspect.signature(GymnasiumRows).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 class GymnasiumRows:
-    """`num_actors` copies of an environment, or a vector environment of yours, as rows.
+    """Rows of `num_actors` copies of an environment, or of your own vector environment.
 
-    `env` is an id, made with `options` (`"module:Name-v0"` imports the module: only with `allow_import`), or a vector
-    environment. Actor i is seeded with `seed` + i. `vectorization` is `"sync"`, one after the other here, or
-    `"async"`, each in a process of its own; `autoreset` is `"next_step"` or `"same_step"`, and for a vector
-    environment what its metadata say. uint8 and bool observations stay what they are; all others become float32.
+    `env` is an id, made with `options`, or a vector environment. `"module:Name-v0"` imports the
+    module, which requires `allow_import`. Actor i is seeded with `seed` + i. `vectorization` is
+    `"sync"` (one after the other in this process) or `"async"` (each in its own process).
+    `autoreset` is `"next_step"` or `"same_step"`; for a vector environment it defaults to the mode
+    in its metadata. uint8 and bool observations keep their dtype; all others become float32.
 
-    What an environment does wrong ends all of them, with an error that names environment, seed, step and action:
-    `TimeoutError` if a call takes longer than `timeout` seconds, else `RuntimeError`. No actor gets a row of that
-    step. `check_bounds=False` lets pass what lies outside the bounds that the environment declares.
+    A fault in one environment closes all of them, with an error that names environment, seed, step
+    and action: `TimeoutError` if a call takes longer than `timeout` seconds, else `RuntimeError`.
+    No actor gets a row of that step. `check_bounds=False` accepts observations outside the declared
+    bounds.
 
     >>> with GymnasiumRows("CartPole-v1", num_actors=2, seed=0) as rows:
     ...     actor = rows.begin()
@@ -86,47 +93,41 @@ class GymnasiumRows:
         allow_import: bool = False,
         **options: Any,
     ) -> None:
-        if not isinstance(seed, int | np.integer) or seed < 0:
-            raise ValueError(f"`seed` must be an integer of at least 0; got {seed!r}.")
         if timeout is not None and not timeout > 0:
-            raise ValueError(f"`timeout` must be seconds above 0, or None; got {timeout!r}.")
+            raise ValueError(f"`timeout` must be a positive number of seconds, or None; got {timeout!r}.")
         if autoreset not in (None, *MODES):
             raise ValueError(f"`autoreset` must be one of {', '.join(MODES)}; got {autoreset!r}.")
-        self.seed = int(seed)
-        self._num_steps = np.zeros(num_actors or 0, np.int64)
+        self.seed = checked_whole("seed", seed, least=0)
+        self._num_steps = np.zeros(0, np.int64)
         self._actor: Actor | None = None
         if isinstance(env, str):
             self.name = f"gymnasium/{env}"
-            if not isinstance(num_actors, int | np.integer) or num_actors < 1:
-                raise ValueError(f"`num_actors` must be an integer of at least 1; got {num_actors!r}.")
+            copies = checked_whole("num_actors", num_actors)
+            self._num_steps = np.zeros(copies, np.int64)
             spec = find(env, allow_import=allow_import)
-            env = vector_maker(spec, int(num_actors), vectorization, MODES[autoreset or "next_step"], options)
-        elif not isinstance(env, gymnasium.vector.VectorEnv):
-            raise TypeError(f"`env` must be an id or a vector environment; got {type(env).__name__}.")
+            env = vector_maker(spec, copies, vectorization, MODES[autoreset or "next_step"], options)
         else:
+            _check_vector(env, num_actors, options)
             self.name = f"gymnasium/{env.spec.id if env.spec else type(env.unwrapped).__name__}"
-            if options:
-                raise TypeError(
-                    f"options are for an id; `env` is made, so {', '.join(options)} would have no effect."
-                )
-            if num_actors not in (None, env.num_envs):
-                raise ValueError(f"`num_actors` must be that of `env`, {env.num_envs}, or None; got {num_actors}.")
         try:
             self._vector = Vector(env, timeout=timeout)
         except Fault as fault:
             raise self._error(fault) from fault
         try:
             made = self._vector.env
-            self.num_actors, self.max_return = int(made.num_envs), None
+            self.num_actors = int(made.num_envs)
+            self.max_return = None
             self.observation, self.num_actions, self._first_action = spaces(made, self.name)
             self._is_next_step = is_next_step(made, autoreset)
-            self._low, self._high = bounds(made.single_observation_space) if check_bounds else (None, None)
+            self._low, self._high = None, None
+            if check_bounds:
+                self._low, self._high = bounds(made.single_observation_space)
         except BaseException:
             self._vector.close()
             raise
 
     def begin(self) -> Actor:
-        """All actors at the start of their first episodes; called again, of the same ones."""
+        """Return all actors at the start of their first episodes. A second call starts the same episodes again."""
         none = np.zeros(self.num_actors, bool)
         self._num_steps = np.zeros(self.num_actors, np.int64)
         try:
@@ -134,15 +135,23 @@ class GymnasiumRows:
             observation = self._checked(observations, none)
         except Fault as fault:
             raise self._error(fault) from fault
-        total, length = np.zeros(self.num_actors, np.float32), np.zeros(self.num_actors, np.int32)
-        self._actor = Actor(None, observation, ~none, none, total, length, None)
+        self._actor = Actor(
+            state=None,
+            observation=observation,
+            first=~none,
+            over=none,
+            episode_return=np.zeros(self.num_actors, np.float32),
+            episode_length=np.zeros(self.num_actors, np.int32),
+            key=None,
+        )
         return self._actor
 
     def advance(self, actions: Array) -> tuple[Actor, Row, Ended]:
-        """One row of every actor; where `actor.over`, the action is ignored."""
-        actor, actions = self._actor, checked_actions(actions, self.num_actors, self.num_actions)
+        """Return one row of every actor. The action is ignored where `actor.over`."""
+        actor = self._actor
+        actions = checked_actions(actions, self.num_actors, self.num_actions)
         if actor is None:
-            raise RuntimeError("`begin` must come before the first `advance`.")
+            raise RuntimeError("`begin` must be called before the first `advance`.")
         over = actor.over
         try:
             self._num_steps += ~over
@@ -156,7 +165,8 @@ class GymnasiumRows:
         mask = ~over if self._is_next_step else ~ends | terminates
         reward = rewards.astype(np.float32)
         row = Row(actor.observation, actor.first, mask, np.where(mask, reward, np.float32(0)), ~terminates)
-        total, length = actor.episode_return + reward, actor.episode_length + np.int32(1)
+        total = actor.episode_return + reward
+        length = actor.episode_length + np.int32(1)
         ended = Ended(ends, np.where(ends, total, np.float32(0)), np.where(ends, length, np.int32(0)))
         fresh = over if self._is_next_step else ends  # `observation` is the first of an episode
         self._actor = Actor(
@@ -171,7 +181,7 @@ class GymnasiumRows:
         return self._actor, row, ended
 
     def close(self) -> None:
-        """Ends the environments and their processes; closing twice is fine."""
+        """Close the environments and end their processes. Closing twice is allowed."""
         self._vector.close()
 
     def __enter__(self) -> "GymnasiumRows":
@@ -181,25 +191,27 @@ class GymnasiumRows:
         self.close()
 
     def _checked(self, observations: Any, fresh: np.ndarray, rewards: np.ndarray | None = None) -> np.ndarray:
-        """A copy in our dtype; whatever is wrong with it, or with the rewards, is a fault of the first such actor."""
+        """Return a copy in our dtype; raise a fault of the first actor with a wrong observation or reward."""
         values = np.asarray(observations)
         if values.shape != (self.num_actors, *self.observation.shape):
             self._fault(None, "step", f"the observations have the shape {values.shape}")
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused below
             copy = values.astype(self.observation.dtype)
-        wrong, rule = np.zeros(values.shape, bool), ""
+        wrong = np.zeros(values.shape, bool)
+        rule = ""
         if copy.dtype.kind == "f" and not np.isfinite(copy).all():
-            wrong, rule = ~np.isfinite(copy), "not a finite number"
+            wrong = ~np.isfinite(copy)
+            rule = "not a finite number"
         elif self._low is not None and ((values < self._low).any() or (values > self._high).any()):
             wrong = (values < self._low) | (values > self._high)
-            rule = "outside the bounds of its space (`check_bounds=False` lets it pass)"
+            rule = "outside the bounds of its space (`check_bounds=False` accepts it)"
         if rule:
             actor = int(wrong.reshape(self.num_actors, -1).any(1).argmax())
             call = "reset" if rewards is None or fresh[actor] else "step"
             self._fault(actor, call, f"the observation has {values[actor][wrong[actor]].flat[0]}, which is {rule}")
         if rewards is not None and not (abs(rewards) <= LARGEST_REWARD).all():
             actor = int((~(abs(rewards) <= LARGEST_REWARD)).argmax())
-            rule = "more than float32 can hold" if np.isfinite(rewards[actor]) else "not a finite number"
+            rule = "larger than float32 can hold" if np.isfinite(rewards[actor]) else "not a finite number"
             self._fault(actor, "step", f"the reward is {rewards[actor]}, which is {rule}")
         return copy
 
@@ -208,18 +220,33 @@ class GymnasiumRows:
         raise Fault(actor, call, what)
 
     def _error(self, fault: Fault, actions: np.ndarray | None = None) -> Exception:
-        """What happened, in one line; the traceback of the environment goes along as a note."""
+        """Return an error of one line, with the traceback of the environment as a note."""
         actor = fault.actor
-        who = f"seeds from {self.seed}" if actor is None else f"actor {actor}, seed {self.seed + actor}"
+        stepped = fault.call == "step" and actions is not None
         where = f"in its {fault.call}"
-        if fault.call == "step" and actions is not None:
-            at = self._num_steps.max() if actor is None else self._num_steps[actor]
-            taken = f"actions {actions.tolist()}" if actor is None else f"action {actions[actor]}"
-            where = f"at step {at}, {taken}"
-        elif actor is not None and self._num_steps.size:
-            where += f" after {self._num_steps[actor]} steps"
-        text = f"{self.name} ({who}) broke {where}: {fault.what}."
+        if actor is None:
+            who = f"seeds from {self.seed}"
+            if stepped:
+                where = f"at step {self._num_steps.max()}, actions {actions.tolist()}"
+        else:
+            who = f"actor {actor}, seed {self.seed + actor}"
+            if stepped:
+                where = f"at step {self._num_steps[actor]}, action {actions[actor]}"
+            elif self._num_steps.size:
+                where += f" after {self._num_steps[actor]} steps"
+        text = f"{self.name} ({who}) failed {where}: {fault.what}."
         error = TimeoutError(text) if fault.hung else RuntimeError(text)
         if fault.trace:
             error.add_note(fault.trace)
         return error
+
+
+def _check_vector(env: Any, num_actors: int | None, options: dict[str, Any]) -> None:
+    if not isinstance(env, gymnasium.vector.VectorEnv):
+        raise TypeError(f"`env` must be an id or a vector environment; got {type(env).__name__}.")
+    if options:
+        raise TypeError(
+            f"options require an id; `env` is an environment already, so {', '.join(options)} would have no effect."
+        )
+    if num_actors not in (None, env.num_envs):
+        raise ValueError(f"`num_actors` must be that of `env`, {env.num_envs}, or None; got {num_actors}.")

@@ -1,7 +1,8 @@
-"""What an environment is to the rest of the library, and what comes out of one row by row.
+"""The interface of environments, and of the rows that they give.
 
-A pure environment is one environment in JAX: `reset` and `step` are functions of their arguments, and whoever drives
-it uses `vmap`. It knows nothing of resets in the middle of a run, discounts or masks; `rows` makes those.
+A pure environment is a single environment in JAX: `reset` and `step` are functions of their
+arguments, and the caller uses `vmap`. Automatic resets and masks are added by
+`offtrace.environments.rows`.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -9,19 +10,19 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 TIME_LIMIT = 100
-"""Steps of an episode of an MDP, unless told otherwise."""
+"""The default time limit of an MDP, in steps."""
 MDP_OPTIONS = ("time_limit", "observation", "num_features", "feature_seed")
-"""Options of `mdp/<name>` that are the environment's; others are the MDP's."""
+"""The options of `mdp/<name>` for the environment; all others are for the MDP."""
 
 State = Any
-"""A pytree of arrays of fixed shapes; only its environment looks inside."""
+"""The state of an environment: a pytree of arrays of fixed shapes, which only the environment reads."""
 
 Array = Any
 """A NumPy or a JAX array."""
 
 
 class Space(NamedTuple):
-    """One observation: bool for planes of a grid, uint8 for frames, float32 for vectors.
+    """Shape and dtype of an observation: bool planes, uint8 frames or float32 vectors.
 
     >>> Space((10, 10, 4), np.dtype(bool)).shape
     (10, 10, 4)
@@ -32,20 +33,20 @@ class Space(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What came of one action. `observation` is the true successor, also where the episode ends with it."""
+    """The result of one action. `observation` is the true successor, also at the end of an episode."""
 
     state: State
     observation: Array
     reward: Array
-    """float32, as the environment gives it: never clipped."""
+    """float32, not clipped."""
     terminated: Array
-    """bool: the task is over, and nothing follows."""
+    """bool: the task is over."""
     truncated: Array
-    """bool: a time limit; the last observation keeps its value."""
+    """bool: the time limit was reached; the value of the last observation still counts."""
 
 
 class Environment(Protocol):
-    """One environment in pure JAX; a frozen, hashable value, so it can be a static argument of `jit`."""
+    """An environment in pure JAX. It is frozen and hashable, so it can be a static argument of `jit`."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +59,7 @@ class Environment(Protocol):
 
     @property
     def max_return(self) -> float | None:
-        """No episode can return more, undiscounted; None where there is no bound."""
+        """The largest possible undiscounted return of an episode, or None if there is no bound."""
         ...
 
     def reset(self, key: Array) -> tuple[State, Array]: ...
@@ -67,7 +68,7 @@ class Environment(Protocol):
 
 
 class Actor(NamedTuple):
-    """Where one stream of rows stands: `observation` is what the next action is chosen for."""
+    """The state of one stream of rows. The next action is chosen for `observation`."""
 
     state: State
     observation: Array
@@ -76,16 +77,16 @@ class Actor(NamedTuple):
     over: Array
     """bool: `observation` is the last of an episode; the next row is its dummy row."""
     episode_return: Array
-    """float32, so far."""
+    """float32: the return so far."""
     episode_length: Array
-    """int32, so far."""
+    """int32: the steps so far."""
     key: Array
 
 
 class Row(NamedTuple):
-    """Row t of the paper's index: x_t, and what came of a_t; the discount of step t is γ · `continues`.
+    """Row t: x_t and the result of a_t. The discount of step t is γ · `continues`.
 
-    An episode of two steps that is truncated, then the first row of the next one:
+    An episode of two steps that is truncated, and the first row of the next one:
 
         observation   x_0    x_1    x_2    y_0
         reset         True   False  False  True
@@ -97,7 +98,7 @@ class Row(NamedTuple):
     reset: Array
     """bool: the observation is the first of an episode."""
     mask: Array
-    """bool: False in the dummy row after an end, whose observation is the true last one of the episode."""
+    """bool: False in the dummy row after an end, whose observation is the last one of the episode."""
     reward: Array
     """float32; 0 in a dummy row."""
     continues: Array
@@ -105,7 +106,7 @@ class Row(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Which episodes ended with this row, with their raw returns and lengths; both are 0 where none did."""
+    """The end of an episode: `ended` is True in its last row, with its undiscounted return and its length, else 0."""
 
     ended: Array
     episode_return: Array

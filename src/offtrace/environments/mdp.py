@@ -1,16 +1,15 @@
-"""Any finite MDP as an environment in JAX: `mdp/<name>`, or one of your own with `register`.
+"""Environments in JAX from finite MDPs: `mdp/<name>`, or your own with `register`.
 
-Everything that a network can do here is known exactly: `exact_return` gives the expected return of a policy, without
-sampling, so a score has a scale (random play, the optimal policy) and no noise of its own.
+`exact_return` gives the expected return of a policy without sampling. So scores are exact, and can
+be scaled between random play and the optimal policy.
 
-The tables of an MDP are padded to powers of two and travel as inputs of a compiled program, its `World`. So MDPs of
-about one size share one program:
+The tables of an MDP, its `World`, are padded to powers of two and are inputs of the compiled
+program. So MDPs of similar sizes share one program:
 
     fork     45 states, 3 outcomes  ─┐
     field    64 states, 3 outcomes  ─┴─  tables of 64 × 4 × 4, one program
 
-A state of the environment is the number of a state of the MDP. Episodes end where the MDP terminates, and are
-truncated after `time_limit` steps.
+Episodes end where the MDP terminates, and are truncated after `time_limit` steps.
 """
 
 import functools
@@ -24,25 +23,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offtrace.environments.checks import checked_whole
 from offtrace.environments.interface import MDP_OPTIONS, TIME_LIMIT, Array, Space, Step
 from offtrace.mdp import MDPS, FiniteMDP
 
 OBSERVATIONS = ("one_hot", "features")
-LEAST_STATES, LEAST_OUTCOMES = 16, 4
-"""Tables are at least this large, so that small MDPs share a program too."""
+LEAST_STATES = 16
+LEAST_OUTCOMES = 4
+"""The smallest tables, so that small MDPs share a program too."""
 MOST_ENTRIES = 2**24
-"""Of a table: states × actions × outcomes."""
-MOST_SEEN = 2**28
-"""Of the table of observations: states × numbers of each."""
+"""The largest table: states × actions × outcomes."""
+MOST_OBSERVED = 2**28
+"""The largest table of observations: states × numbers per observation."""
 
 _registered: dict[str, Callable[..., FiniteMDP]] = {}
 
 
 class World(NamedTuple):
-    """The tables of one MDP: X states, A actions, K outcomes of a step, all padded."""
+    """The tables of one MDP: X states, A actions and K outcomes per step, all padded."""
 
     threshold: Array
-    """(X, A, K) a uniform number u takes the first outcome with u < threshold."""
+    """(X, A, K) cumulative probabilities: the outcome is the first with u < threshold, for a uniform u."""
     probability: Array
     """(X, A, K)"""
     successor: Array
@@ -56,12 +57,14 @@ class World(NamedTuple):
     start_threshold: Array
     """(X,)"""
     observation: Array
-    """(X, d) what is seen in each state."""
+    """(X, d) the observation of each state."""
     time_limit: Array
     """int32"""
 
 
-class State(NamedTuple):
+class MDPState(NamedTuple):
+    """The state of the environment."""
+
     x: Array
     """int32: the state of the MDP."""
     time: Array
@@ -70,7 +73,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MDPEnvironment:
-    """One MDP as an environment; `from_mdp` makes it.
+    """An environment made from one MDP by `from_mdp`.
 
     >>> env = from_mdp(MDPS["chain"](num_states=5), name="mdp/chain")
     >>> env.num_actions, env.observation.shape
@@ -82,34 +85,34 @@ class MDPEnvironment:
 
     name: str
     num_states: int
-    """X, padded."""
+    """The padded number of states, X."""
     num_actions: int
     num_outcomes: int
-    """K, padded."""
+    """The padded number of outcomes, K."""
     observation: Space
     world: World
     mdp: FiniteMDP = field(repr=False)
     max_return: None = None
 
     @property
-    def shape(self) -> "Shape":
-        """What a compiled program depends on; MDPs of the same shape share one."""
-        return Shape(self.num_states, self.num_actions, self.num_outcomes, self.observation)
+    def shape(self) -> "MDPShape":
+        """The sizes that a compiled program depends on; MDPs of the same shape share one."""
+        return MDPShape(self.num_states, self.num_actions, self.num_outcomes, self.observation)
 
-    def reset(self, key: Array) -> tuple[State, Array]:
+    def reset(self, key: Array) -> tuple[MDPState, Array]:
         return _reset(self.world, key)
 
-    def step(self, state: State, action: Array, key: Array) -> Step:
+    def step(self, state: MDPState, action: Array, key: Array) -> Step:
         return _step(self.world, state, action, key)
 
     def exact_return(self, policy: Array) -> Array:
-        """The expected undiscounted return of an episode under `policy` (X, A); padded states are never reached."""
+        """Return the expected undiscounted return of an episode under `policy` (X, A)."""
         return _exact_return(self.world, jnp.asarray(policy))
 
 
 @dataclass(frozen=True)
-class Shape:
-    """An MDP without its tables, as a compiled program knows it; `bound` gives them back."""
+class MDPShape:
+    """An MDP without its tables, the static part of a compiled program; `bound` adds the tables."""
 
     num_states: int
     num_actions: int
@@ -118,12 +121,12 @@ class Shape:
     name: str = "mdp"
     max_return: None = None
 
-    def bound(self, world: World) -> "Bound":
-        return Bound(world, self.num_actions, self.observation)
+    def bound(self, world: World) -> "BoundMDP":
+        return BoundMDP(world, self.num_actions, self.observation)
 
 
-class Bound(NamedTuple):
-    """An environment whose tables may be traced arrays."""
+class BoundMDP(NamedTuple):
+    """An environment inside a compiled program, where the tables are traced arrays."""
 
     world: World
     num_actions: int
@@ -131,10 +134,10 @@ class Bound(NamedTuple):
     name: str = "mdp"
     max_return: None = None
 
-    def reset(self, key: Array) -> tuple[State, Array]:
+    def reset(self, key: Array) -> tuple[MDPState, Array]:
         return _reset(self.world, key)
 
-    def step(self, state: State, action: Array, key: Array) -> Step:
+    def step(self, state: MDPState, action: Array, key: Array) -> Step:
         return _step(self.world, state, action, key)
 
     def exact_return(self, policy: Array) -> Array:
@@ -142,9 +145,9 @@ class Bound(NamedTuple):
 
 
 def register(name: str, make: Callable[..., FiniteMDP]) -> None:
-    """Makes `mdp/<name>` known in this process. `make` is called with the options of the environment.
+    """Register `mdp/<name>` in this process. `make` is called with the options of the environment.
 
-    Other processes do not know it: run a sweep of it with `jobs=0`.
+    Other processes do not have it, so run a sweep of it with `jobs=0`.
 
     >>> register("two_states", lambda: FiniteMDP(p=np.full((2, 1, 2), 0.5), r=[[1.0], [0.0]], gamma=0.9))
     >>> named("two_states").num_actions
@@ -159,12 +162,12 @@ def register(name: str, make: Callable[..., FiniteMDP]) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """All that `named` knows."""
+    """Return all names that `named` accepts."""
     return (*MDPS, *_registered)
 
 
 def named(name: str, **options: Any) -> MDPEnvironment:
-    """`mdp/<name>`. Options are those of `from_mdp` and of the function in `ot.mdp` that makes the MDP."""
+    """Return `mdp/<name>`. Options are those of `from_mdp` and of the function in `ot.mdp` that makes the MDP."""
     return _named(name, json.dumps(options, sort_keys=True))
 
 
@@ -178,12 +181,12 @@ def _named(name: str, options: str) -> MDPEnvironment:
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"unknown option {unknown[0]!r} of mdp/{name}; valid options: {', '.join(known)}.")
-    mine = {each: given.pop(each) for each in MDP_OPTIONS if each in given}
+    for_environment = {each: given.pop(each) for each in MDP_OPTIONS if each in given}
     try:
         mdp = make(**given)
     except TypeError as error:
-        raise ValueError(f"the options of mdp/{name} must fit; got {given}: {error}") from error
-    return from_mdp(mdp, name=f"mdp/{name}", **mine)
+        raise ValueError(f"`options` of mdp/{name} must fit its MDP; got {given}: {error}") from error
+    return from_mdp(mdp, name=f"mdp/{name}", **for_environment)
 
 
 def from_mdp(
@@ -195,26 +198,26 @@ def from_mdp(
     num_features: int = 32,
     feature_seed: int = 0,
 ) -> MDPEnvironment:
-    """An environment from an MDP.
+    """Return an environment made from an MDP.
 
-    `observation` is `one_hot`, or `features`: a fixed random vector of `num_features` normal numbers for each state,
-    drawn with `feature_seed`, which gives a network something to confuse.
+    `observation` is `one_hot`, or `features`: a fixed vector of `num_features` normal numbers per
+    state, drawn with `feature_seed`, so that a network must generalise.
     """
     if observation not in OBSERVATIONS:
         raise ValueError(f"`observation` must be one of {', '.join(OBSERVATIONS)}; got {observation!r}.")
-    for what, value in (("time_limit", time_limit), ("num_features", num_features)):
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-            raise ValueError(f"`{what}` must be a whole number of at least 1 and under 2³¹; got {value!r}.")
+    checked_whole("time_limit", time_limit, limited=True)
+    checked_whole("num_features", num_features, limited=True)
     probability, successor, reward, ends = _outcomes(mdp)
     largest = float(abs(reward).max())
     if largest > float(np.finfo(np.float32).max):
-        raise ValueError(f"`mdp` must have rewards that float32 can hold to be an environment; it has {largest:g}.")
-    num_states, num_outcomes = probability.shape[0], probability.shape[2]
+        raise ValueError(f"`mdp` must have rewards that float32 can hold; got {largest:g}.")
+    num_states, _, num_outcomes = probability.shape
     width = num_states if observation == "one_hot" else num_features
-    if num_states * width > MOST_SEEN:
+    if num_states * width > MOST_OBSERVED:
         raise ValueError(
-            f"`observation` {observation!r} must be at most {MOST_SEEN:,} numbers in all; {num_states:,} states with "
-            f"{width:,} each are more. Use 'features', and few of them."
+            f"`observation` must have at most {MOST_OBSERVED:,} numbers in all states; got "
+            f"{observation!r} with {num_states:,} states × {width:,} numbers. Use 'features', with "
+            "few of them."
         )
     start = np.zeros(num_states)
     start[: mdp.num_states] = mdp.start
@@ -240,9 +243,10 @@ def from_mdp(
 
 
 def _outcomes(mdp: FiniteMDP) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Probability, successor, reward and whether it ends, (X, A, K) padded.
+    """Return probability, successor, reward and end of every outcome, padded (X, A, K).
 
-    A transition that ends with a share in (0, 1) becomes two outcomes: one that ends, and one that goes on.
+    A transition that terminates with a share in (0, 1) becomes two outcomes: one that terminates,
+    and one that does not.
     """
     ends = np.zeros(len(mdp.probability)) if mdp.ends is None else mdp.ends
     reward = mdp.r.ravel()[mdp.rows] if mdp.reward is None else mdp.reward
@@ -250,8 +254,10 @@ def _outcomes(mdp: FiniteMDP) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
     chance = np.concatenate([mdp.probability * (1 - ends), mdp.probability * ends])
     kept = chance > 0
     order = np.argsort(rows[kept], kind="stable")
-    rows, chance = rows[kept][order], chance[kept][order]
-    successor, reward = (np.concatenate([each, each])[kept][order] for each in (mdp.successor, reward))
+    rows = rows[kept][order]
+    chance = chance[kept][order]
+    successor = np.concatenate([mdp.successor, mdp.successor])[kept][order]
+    reward = np.concatenate([reward, reward])[kept][order]
     is_end = np.repeat([False, True], len(ends))[kept][order]
     counts = np.bincount(rows, minlength=mdp.num_states * mdp.num_actions)
     place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -259,8 +265,8 @@ def _outcomes(mdp: FiniteMDP) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
     shape = num_states, mdp.num_actions, _padded(int(counts.max()), LEAST_OUTCOMES)
     if np.prod(shape) > MOST_ENTRIES:
         raise ValueError(
-            f"`mdp` must fit into tables of {MOST_ENTRIES:,} entries to be an environment; {mdp} would need "
-            f"{np.prod(shape):,} (states × actions × outcomes)."
+            f"`mdp` must fit into tables of {MOST_ENTRIES:,} entries (states × actions × "
+            f"outcomes); got {mdp}, which needs {np.prod(shape):,}."
         )
     x, a = np.divmod(rows, mdp.num_actions)
     tables = []
@@ -268,13 +274,13 @@ def _outcomes(mdp: FiniteMDP) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
         table = np.zeros(shape, dtype)
         table[x, a, place] = values
         tables.append(table)
-    tables[0][mdp.num_states :, :, 0] = 1  # padded states are never reached; they stay where they are
+    tables[0][mdp.num_states :, :, 0] = 1  # padded states are never reached; any distribution will do
     tables[3][mdp.num_states :, :, 0] = True
     return tables[0], tables[1], tables[2], tables[3]
 
 
 def _thresholds(probability: np.ndarray) -> np.ndarray:
-    """Cumulative probabilities; 2 from the last possible outcome on, so that rounding cannot pass it."""
+    """Return cumulative probabilities, but 2 from the last possible outcome on, so that rounding cannot pass it."""
     sums = np.cumsum(probability, axis=-1)
     later = np.cumsum(probability[..., ::-1], axis=-1)[..., ::-1]
     is_last = later - probability <= 1e-9
@@ -285,21 +291,21 @@ def _padded(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-# -- pure functions of the tables ----------------------------------------------------------------------------
+# -- pure functions of the tables ------------------------------------------------------------------
 
 
-def _reset(world: World, key: Array) -> tuple[State, Array]:
+def _reset(world: World, key: Array) -> tuple[MDPState, Array]:
     x = _drawn(world.start_threshold, key)
-    return State(x, jnp.int32(0)), jnp.asarray(world.observation)[x]
+    return MDPState(x, jnp.int32(0)), jnp.asarray(world.observation)[x]
 
 
-def _step(world: World, state: State, action: Array, key: Array) -> Step:
+def _step(world: World, state: MDPState, action: Array, key: Array) -> Step:
     k = _drawn(jnp.asarray(world.threshold)[state.x, action], key)
     place = state.x, action, k
     x = jnp.asarray(world.successor)[place]
     time = state.time + 1
     return Step(
-        State(x, time),
+        MDPState(x, time),
         jnp.asarray(world.observation)[x],
         jnp.asarray(world.reward)[place],
         jnp.asarray(world.ends)[place],
@@ -308,12 +314,12 @@ def _step(world: World, state: State, action: Array, key: Array) -> Step:
 
 
 def _drawn(threshold: Array, key: Array) -> Array:
-    """The first outcome whose threshold is above a uniform number."""
+    """Draw the first outcome whose threshold is above a uniform number."""
     return jnp.sum(jax.random.uniform(key) >= jnp.asarray(threshold), dtype=jnp.int32)
 
 
 def _exact_return(world: World, policy: Array) -> Array:
-    """Σ_{t < limit} of the expected rewards of an episode: V_{n+1} = r^π + P^π V_n, from V_0 = 0."""
+    """Sum the expected rewards up to the time limit: V_{n+1} = r^π + P^π V_n, from V_0 = 0."""
     weight = jnp.asarray(policy)[..., None] * world.probability  # (X, A, K)
     goes_on = jnp.where(world.ends, 0, weight)
     successor = jnp.asarray(world.successor)

@@ -1,7 +1,8 @@
-"""The five MinAtar games (Young and Tian 2019) in pure JAX, as pgx has them.
+"""The five MinAtar games (Young and Tian 2019) in pure JAX, from pgx.
 
-Sticky actions 0.1, minimal action sets, raw rewards and no time limit, so scores compare with the MinAtar paper.
-pgx's games are under the GPL, and so an extra: `pip install 'offtrace[minatar]'`.
+They have sticky actions with probability 0.1, minimal action sets, raw rewards and no time limit,
+so scores can be compared with the MinAtar paper. pgx's games are under the GPL, so they are an
+extra: `pip install 'offtrace[minatar]'`.
 """
 
 import warnings
@@ -14,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offtrace.environments.checks import check_sticky
 from offtrace.environments.interface import Array, Space, Step
 
 
 class Game(NamedTuple):
-    """What is known of a game without loading it."""
+    """Properties of a game that are known without loading it."""
 
     class_name: str
     num_actions: int
@@ -30,7 +32,7 @@ GAMES = MappingProxyType(
     {
         "asterix": Game("MinAtarAsterix", 5, 4),
         "breakout": Game("MinAtarBreakout", 3, 4),
-        "freeway": Game("MinAtarFreeway", 3, 7, 92.0),  # 27 steps a crossing, and 2501 steps
+        "freeway": Game("MinAtarFreeway", 3, 7, 92.0),  # a crossing takes 27 steps, a game 2501
         "seaquest": Game("MinAtarSeaquest", 6, 10),
         "space_invaders": Game("MinAtarSpaceInvaders", 4, 6),
     }
@@ -38,6 +40,8 @@ GAMES = MappingProxyType(
 
 
 class Play(NamedTuple):
+    """The state of a game."""
+
     game: Any
     """pgx's own state."""
     time: Array
@@ -46,10 +50,11 @@ class Play(NamedTuple):
 
 @dataclass(frozen=True)
 class MinAtar:
-    """One game. Good players of some never lose: `time_limit` truncates episodes after as many steps.
+    """One MinAtar game.
 
-    With probability `sticky` the game repeats its last action instead of the given one. Freeway ends after 2501
-    steps, as `terminated`: its clock is part of the game, though not of the picture.
+    `time_limit` truncates episodes, since good agents never lose some of the games. With
+    probability `sticky` the game repeats its last action in place of the given one. Freeway
+    terminates after 2501 steps; its clock is part of the game, but not of the observation.
     """
 
     game: str
@@ -61,8 +66,7 @@ class MinAtar:
     def __post_init__(self) -> None:
         if self.game not in GAMES:
             raise ValueError(f"`game` must be one of {', '.join(GAMES)}; got {self.game!r}.")
-        if not 0 <= self.sticky < 1:
-            raise ValueError(f"`sticky` must be a probability below 1; got {self.sticky!r}.")
+        check_sticky(self.sticky)
         if self.time_limit is not None and self.time_limit < 1:
             raise ValueError(f"`time_limit` must be at least 1, or None; got {self.time_limit!r}.")
         object.__setattr__(self, "rules", _rules(self.game, self.sticky))
@@ -90,16 +94,16 @@ class MinAtar:
     def step(self, state: Play, action: Array, key: Array) -> Step:
         game = self.rules.step(state.game, action, key)
         time = state.time + 1
-        late = jnp.bool_(False) if self.time_limit is None else time >= self.time_limit
-        return Step(Play(game, time), game.observation, game.rewards[0], game.terminated, late)
+        truncated = jnp.bool_(False) if self.time_limit is None else time >= self.time_limit
+        return Step(Play(game, time), game.observation, game.rewards[0], game.terminated, truncated)
 
 
 def _rules(game: str, sticky: float) -> Any:
     try:
-        # Their modules make arrays when loaded, which must not become part of a computation that is being traced.
+        # pgx's modules make arrays when they are imported. These must not be traced, should this happen inside `jit`.
         with jax.ensure_compile_time_eval(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             module = import_module(f"pgx.minatar.{game}")
             return getattr(module, GAMES[game].class_name)(use_minimal_action_set=True, sticky_action_prob=sticky)
     except ModuleNotFoundError as error:
-        raise ImportError(f"MinAtar needs pgx: pip install 'offtrace[minatar]' ({error})") from error
+        raise ImportError(f"this needs `pgx`: pip install 'offtrace[minatar]' ({error})") from error

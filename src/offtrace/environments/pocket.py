@@ -1,8 +1,8 @@
-"""The classic control tasks of Gymnasium in pure JAX: CartPole-v1, MountainCar-v0, Acrobot-v1.
+"""Gymnasium's classic control tasks in pure JAX: CartPole-v1, MountainCar-v0 and Acrobot-v1.
 
-Same physics, same ends, same time limits: the tests hold them to Gymnasium step by step. A state computes in its own
-dtype, so it is float32 here, and float64 in the comparison; observations are float32. The grids that belong to the
-same suite are in `grids`.
+Physics, ends and time limits are the same; the tests compare them with Gymnasium step by step. The
+state keeps its dtype: float32 here, float64 in that comparison. Observations are float32. The grids
+of this suite are in `grids`.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ from offtrace.environments.interface import Array, Space, Step
 
 
 class Motion(NamedTuple):
+    """The state of a task."""
+
     x: Array
     """Positions and velocities, in the order of Gymnasium's `env.unwrapped.state`."""
     time: Array
@@ -24,7 +26,7 @@ class Motion(NamedTuple):
 
 @dataclass(frozen=True)
 class CartPole:
-    """CartPole-v1: keep a pole upright on a cart that is pushed left or right; +1 for every step, the last included.
+    """CartPole-v1: keep a pole upright on a cart. +1 per step, including the last one.
 
     >>> _, x = CartPole().reset(jax.random.key(0))
     >>> x.shape, bool((abs(x) <= 0.05).all())
@@ -56,7 +58,7 @@ class CartPole:
 
 @dataclass(frozen=True)
 class MountainCar:
-    """MountainCar-v0: rock a car out of a valley; −1 for every step until the flag, 200 steps at most."""
+    """MountainCar-v0: drive a weak car out of a valley. −1 per step until the flag, 200 steps at most."""
 
     time_limit: int = 200
 
@@ -80,7 +82,7 @@ class MountainCar:
 
 @dataclass(frozen=True)
 class Acrobot:
-    """Acrobot-v1: swing the tip of two links above a line, by torque on their joint; −1 per step, 0 for the last."""
+    """Acrobot-v1: swing the tip of two links above a line. −1 per step, 0 for the last."""
 
     time_limit: int = 500
 
@@ -101,12 +103,16 @@ class Acrobot:
         return Step(Motion(x, time), _links(x), reward, terminated, jnp.bool_(time >= self.time_limit))
 
 
-# -- the physics: state and action in, state out -------------------------------------------------------------
+# -- the physics: state and action in, state out ---------------------------------------------------
 
 
 def cart_pole(x: Array, action: Array) -> Array:
-    """One Euler step of 0.02 s of Barto, Sutton and Anderson's cart and pole: (position, speed, angle, its speed)."""
-    gravity, pole_mass, total_mass, half_length, seconds = 9.8, 0.1, 1.1, 0.5, 0.02
+    """Take one Euler step of 0.02 s: (position, speed, angle, angular speed)."""
+    gravity = 9.8
+    pole_mass = 0.1
+    total_mass = 1.1
+    half_length = 0.5
+    seconds = 0.02
     position, speed, angle, angular_speed = x
     force = jnp.where(action == 1, 10.0, -10.0).astype(x.dtype)
     sin, cos = jnp.sin(angle), jnp.cos(angle)
@@ -124,7 +130,7 @@ def cart_pole(x: Array, action: Array) -> Array:
 
 
 def mountain_car(x: Array, action: Array) -> Array:
-    """One step of Moore's car: (position, velocity). The left wall stops it."""
+    """Take one step of Moore's mountain car: (position, velocity). The left wall stops it."""
     position, velocity = x
     velocity = velocity + ((action - 1) * 0.001 - jnp.cos(3 * position) * 0.0025).astype(x.dtype)
     velocity = jnp.clip(velocity, -0.07, 0.07)
@@ -134,8 +140,9 @@ def mountain_car(x: Array, action: Array) -> Array:
 
 
 def acrobot(x: Array, action: Array) -> Array:
-    """One fourth-order Runge-Kutta step of 0.2 s: (θ_1, θ_2, θ_1', θ_2'), angles in [−π, π], speeds clipped."""
-    torque, seconds = (action - 1).astype(x.dtype), 0.2
+    """Take a fourth-order Runge-Kutta step of 0.2 s: (θ_1, θ_2, θ_1', θ_2'), angles in [−π, π], speeds clipped."""
+    torque = (action - 1).astype(x.dtype)
+    seconds = 0.2
     k1 = _swing(x, torque)
     k2 = _swing(x + seconds / 2 * k1, torque)
     k3 = _swing(x + seconds / 2 * k2, torque)
@@ -146,7 +153,7 @@ def acrobot(x: Array, action: Array) -> Array:
 
 
 def _swing(x: Array, torque: Array) -> Array:
-    """Time derivative: Sutton and Barto's equations, with masses, lengths and moments 1, centres of mass at ½."""
+    """Return the time derivative, by Sutton and Barto's equations for unit masses and lengths."""
     gravity = 9.8
     theta_1, theta_2, speed_1, speed_2 = x
     sin_2, cos_2 = jnp.sin(theta_2), jnp.cos(theta_2)
@@ -162,7 +169,7 @@ def _swing(x: Array, torque: Array) -> Array:
 
 
 def _wrapped(angle: Array) -> Array:
-    """The same angle in [−π, π]."""
+    """Return the same angle in [−π, π]."""
     turns = jnp.where(angle > 0, jnp.ceil((angle - np.pi) / (2 * np.pi)), jnp.floor((angle + np.pi) / (2 * np.pi)))
     return angle - 2 * np.pi * jnp.where(jnp.abs(angle) > np.pi, turns, 0)
 

@@ -1,9 +1,9 @@
-"""Episodes as one endless stream of rows, with next-step autoreset: the only place where ends become reset and mask.
+"""Turns episodes of a pure environment into one stream of rows, with next-step autoreset.
 
     actor = begin(env, key)
     actor, row, ended = advance(env, actor, action)
 
-Both are pure and take one actor: `vmap` them over actors, again over runs, and `lax.scan` over time.
+Both are pure functions of one actor: `vmap` them over actors and runs, and `lax.scan` over time.
 """
 
 import jax
@@ -15,7 +15,7 @@ __all__ = ["Actor", "Ended", "Row", "advance", "begin"]
 
 
 def begin(env: Environment, key: Array) -> Actor:
-    """An actor at the start of its first episode.
+    """Return an actor at the start of its first episode.
 
     >>> from offtrace.environments.grids import Catch
     >>> actor = begin(Catch(), jax.random.key(0))
@@ -36,9 +36,10 @@ def begin(env: Environment, key: Array) -> Actor:
 
 
 def advance(env: Environment, actor: Actor, action: Array) -> tuple[Actor, Row, Ended]:
-    """One row: the step that `action` makes, or, if the episode is over, its dummy row and a reset.
+    """Return the next row: a step with `action`, or the dummy row after an episode.
 
-    The dummy row ignores the action; its observation is the true last one, the successor of the row before it.
+    The dummy row ignores the action. Its observation is the last one of the episode, the successor
+    of the row before.
 
     >>> from offtrace.environments.grids import Catch
     >>> actor, kinds = begin(Catch(rows=3), jax.random.key(0)), []
@@ -48,7 +49,7 @@ def advance(env: Environment, actor: Actor, action: Array) -> tuple[Actor, Row, 
     >>> kinds
     [(True, True, True), (False, True, False), (False, False, True), (True, True, True)]
     """
-    # Under `vmap` both branches run, and one is chosen: a single fresh key serves whichever it is.
+    # Under `vmap` both branches run and one is selected, so a single fresh key serves both.
     kept, used = jax.random.split(actor.key)
 
     def restart() -> tuple[Actor, Row, Ended]:
@@ -60,7 +61,8 @@ def advance(env: Environment, actor: Actor, action: Array) -> tuple[Actor, Row, 
         reward = jnp.asarray(step.reward, jnp.float32)
         terminated = jnp.asarray(step.terminated, bool)
         over = terminated | jnp.asarray(step.truncated, bool)
-        episode_return, episode_length = actor.episode_return + reward, actor.episode_length + 1
+        episode_return = actor.episode_return + reward
+        episode_length = actor.episode_length + 1
         after = Actor(
             state=step.state,
             observation=step.observation,

@@ -1,27 +1,31 @@
-"""A Gymnasium vector environment under watch: what it answers, or the first fault, with the actor it belongs to."""
+"""A Gymnasium vector environment with timeouts, which reports the first fault and the actor it belongs to."""
 
 import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from offtrace.environments.guard import FAULT, gymnasium, maker
-from offtrace.environments.watchdog import Hung, Lost, Watchdog, end
+from offtrace.environments.watchdog import CallHung, Watchdog, WorkerLost, kill
 
 CLOSE_SECONDS = 5.0
 
 
 class Fault(Exception):
-    """Something an environment did wrong: to which actor (None: not known), in which call, and what."""
+    """An error of an environment: the actor (None if unknown), the call, and the message."""
 
     def __init__(self, actor: int | None, call: str, what: str, *, trace: str = "", hung: bool = False) -> None:
         super().__init__(what)
-        self.actor, self.call, self.what, self.trace, self.hung = actor, call, what, trace, hung
+        self.actor = actor
+        self.call = call
+        self.what = what
+        self.trace = trace
+        self.hung = hung
 
 
 class Vector:
     """`reset`, `step` and `close` of a vector environment, each in at most `timeout` seconds.
 
-    Workers are started afresh (`spawn`) and never forked: a fork copies the locks of JAX's threads, and may deadlock.
+    Workers are spawned, never forked: a fork copies the locks of JAX's threads, and may deadlock.
     """
 
     def __init__(self, env: Any, *, timeout: float | None) -> None:
@@ -34,37 +38,37 @@ class Vector:
         try:
             self.env = self._call("construction", env) if self._ours else env
         except BaseException:
-            end([child for child in multiprocessing.active_children() if _is_worker(child) and child not in before])
+            kill([child for child in multiprocessing.active_children() if _is_worker(child) and child not in before])
             raise
 
     def reset(self, *, seed: int) -> tuple[Any, dict]:
         observations, info = self._exchange("reset", seed=seed)
-        self._look_for_reports(info)
+        self._raise_reported(info)
         return observations, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict]:
         answer = self._exchange("step", actions)
-        self._look_for_reports(answer[4])
+        self._raise_reported(answer[4])
         return answer
 
     def close(self) -> None:
-        """Politely at first. Closing twice is fine."""
+        """Close the environment, then kill what is left of its processes. Closing twice is allowed."""
         env, self.env = self.env, None
         if env is None:
             return
         processes = _processes(env)
         try:
             self._watchdog.call(env.close, seconds=CLOSE_SECONDS)
-        except Exception:  # it hangs or raises: either way it is over, and only its processes matter
+        except Exception:  # it hangs or raises; either way only its processes matter now
             env.unwrapped.closed = True
-        end(processes)
+        kill(processes)
 
     def abandon(self) -> None:
-        """Without asking: the thread, or a process, is stuck in the environment."""
+        """Kill the processes without closing the environment, in which the thread or a process is stuck."""
         env, self.env = self.env, None
         if env is not None:
-            end(_processes(env))
-            env.unwrapped.closed = True  # or it would try to close itself when collected
+            kill(_processes(env))
+            env.unwrapped.closed = True  # otherwise it tries to close itself when it is collected
 
     def _exchange(self, call: str, *args: Any, **kwargs: Any) -> Any:
         if self.env is None:
@@ -77,11 +81,11 @@ class Vector:
         processes = _processes(self.env)
         try:
             return self._watchdog.call(function, *args, seconds=self._timeout, processes=processes, **kwargs)
-        except Hung:
+        except CallHung:
             actor = self._busy()
             self.abandon()
             raise Fault(actor, call, f"no answer in {self._timeout} seconds", hung=True) from None
-        except Lost as lost:
+        except WorkerLost as lost:
             self.abandon()
             raise Fault(lost.args[0], call, lost.args[1]) from None
         except (EOFError, ConnectionError) as error:
@@ -93,18 +97,18 @@ class Vector:
             if call == "construction" and isinstance(error, Exception):
                 raise
             raise Fault(None, call, f"{type(error).__name__}: {error}") from error
-        except BaseException:  # Ctrl-C, while the answer is still to come
+        except BaseException:  # Ctrl-C while a call is running
             self.abandon()
             raise
 
     def _busy(self) -> int | None:
-        """The actor that the others wait for; of several the first."""
+        """Return the first actor whose answer is missing."""
         if self._waiting:
             return self._waiting[0]
         envs = getattr(self.env, "envs", ())
         return next((index for index, env in enumerate(envs) if getattr(env, "busy", False)), None)
 
-    def _look_for_reports(self, info: dict) -> None:
+    def _raise_reported(self, info: dict) -> None:
         if FAULT in info:
             actor = next(index for index, report in enumerate(info[FAULT]) if report is not None)
             call, what, trace = info[FAULT][actor]
@@ -113,7 +117,7 @@ class Vector:
 
 
 def vector_maker(spec: Any, num_envs: int, vectorization: str, autoreset: Any, options: dict) -> Callable[[], Any]:
-    """A function that makes `num_envs` guarded environments of one specification."""
+    """Return a function that makes a vector of `num_envs` guarded environments."""
     makers = [maker(spec, options)] * num_envs
     if vectorization == "sync":
         return lambda: gymnasium.vector.SyncVectorEnv(makers, copy=False, autoreset_mode=autoreset)
@@ -123,7 +127,7 @@ def vector_maker(spec: Any, num_envs: int, vectorization: str, autoreset: Any, o
 
 
 def _through_pipes(env: Any, waiting: list[int], call: str, *args: Any, **kwargs: Any) -> Any:
-    """`reset` or `step` of workers; `waiting` holds the one whose answer is waited for."""
+    """Call `reset` or `step` of the workers; `waiting` holds the one whose answer is missing."""
     getattr(env, f"{call}_async")(*args, **kwargs)
     for index, pipe in enumerate(env.parent_pipes):
         waiting[:] = [index]

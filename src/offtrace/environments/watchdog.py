@@ -1,7 +1,7 @@
-"""Calls that may never return, or whose worker processes may die: made from one thread that can be left behind.
+"""Makes calls that may never return, or whose worker processes may die.
 
-A call that hangs cannot be interrupted from outside in Python, but it can be given up: the thread is a daemon, and
-the processes it waits for are ended.
+Python cannot interrupt a call that hangs. So calls are made from a daemon thread, which can be
+abandoned, and the processes that it waits for are killed.
 """
 
 import math
@@ -14,25 +14,25 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 LOOK_SECONDS = 1.0
-"""How often a waiting call looks whether its processes are alive."""
+"""The interval at which a waiting call checks that its processes are alive."""
 
 
-class Hung(Exception):
-    """A call took too long, and has been given up."""
+class CallHung(Exception):
+    """A call took too long and was abandoned."""
 
 
-class Lost(Exception):
-    """A process ended that should not have: its index, and what is known of its end."""
+class WorkerLost(Exception):
+    """A worker process ended unexpectedly: its index, and how it ended."""
 
 
 class Watchdog:
-    """One daemon thread that makes every call, in order.
+    """A daemon thread that makes calls, in order.
 
     >>> Watchdog().call(pow, 2, 5, seconds=10.0)
     32
     >>> Watchdog().call(time.sleep, 9, seconds=0.01)
     Traceback (most recent call last):
-    offtrace.environments.watchdog.Hung: 0.01
+    offtrace.environments.watchdog.CallHung: 0.01
     """
 
     def __init__(self) -> None:
@@ -49,9 +49,9 @@ class Watchdog:
         processes: Sequence[BaseProcess] = (),
         **kwargs: Any,
     ) -> Any:
-        """What `function` returns or raises; `Hung` after `seconds`, `Lost` as soon as a process is gone.
+        """Return or raise what `function` does, `CallHung` after `seconds`, or `WorkerLost`.
 
-        After either of those two the thread may be stuck, and this watchdog is of no further use.
+        After either of those two the thread may be stuck, and this watchdog cannot be used again.
         """
         self._calls.put((function, args, kwargs))
         last = time.monotonic() + (math.inf if seconds is None else seconds)
@@ -60,27 +60,27 @@ class Watchdog:
                 error, value = self._answers.get(timeout=max(0.0, min(LOOK_SECONDS, last - time.monotonic())))
                 break
             except queue.Empty:
-                look(processes)
+                check_alive(processes)
                 if time.monotonic() >= last:
-                    raise Hung(seconds) from None
-        if isinstance(error, EOFError | ConnectionError):  # the other end of a pipe is gone, and its process soon
+                    raise CallHung(seconds) from None
+        if isinstance(error, EOFError | ConnectionError):  # a pipe was closed, so its process is about to end
             for process in processes:
                 process.join(0.1)
-            look(processes)
+            check_alive(processes)
         if error is not None:
             raise error
         return value
 
 
-def look(processes: Sequence[BaseProcess]) -> None:
-    """Raises `Lost` for the first that is not alive."""
+def check_alive(processes: Sequence[BaseProcess]) -> None:
+    """Raise `WorkerLost` for the first process that is not alive."""
     for index, process in enumerate(processes):
         if not process.is_alive():
-            raise Lost(index, f"its process {process.pid} ended with exit code {process.exitcode}")
+            raise WorkerLost(index, f"its process {process.pid} ended with exit code {process.exitcode}")
 
 
-def end(processes: Sequence[BaseProcess], *, seconds: float = 5.0) -> None:
-    """No process is left behind, whatever it is doing."""
+def kill(processes: Sequence[BaseProcess], *, seconds: float = 5.0) -> None:
+    """Kill all processes, and wait for their end."""
     for process in processes:
         if process.is_alive():
             process.kill()
@@ -91,7 +91,7 @@ def end(processes: Sequence[BaseProcess], *, seconds: float = 5.0) -> None:
 def _serve(calls: queue.SimpleQueue, answers: queue.SimpleQueue) -> None:
     while (call := calls.get()) is not None:
         answers.put(_answer(*call))
-        del call  # or an idle thread would keep its last environment alive
+        del call  # otherwise an idle thread keeps its last environment alive
 
 
 def _answer(function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[BaseException | None, Any]:

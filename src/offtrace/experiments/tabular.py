@@ -46,7 +46,7 @@ def _games() -> dict[str, Callable[[], FiniteMDP]]:
     for i, layout in enumerate(LAKES):
         games[f"lake {i + 1}"] = lambda rows=layout: mdps.grid_world(rows, gamma=0.95, slip=0.2)
     for seed in range(7):
-        games[f"random {seed + 1}"] = lambda s=seed: mdps.garnet(30, 3, 3, gamma=0.9, rng=s, reward_sparsity=0.8)
+        games[f"random {seed + 1}"] = lambda s=seed: mdps.garnet(30, 3, 3, gamma=0.9, seed=s, reward_sparsity=0.8)
     return games
 
 

@@ -1,4 +1,4 @@
-"""Finite MDPs: your own, counted from data, random ones, textbook ones, and Gymnasium's."""
+"""Finite MDPs: your own, estimated from data, random, from textbooks, and from Gymnasium."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -36,12 +36,16 @@ MDPS: Mapping[str, Callable[..., FiniteMDP]] = MappingProxyType(
         "bifurcated_grid": bifurcated_grid,
         "chain": chain,
         "cliff_walking": cliff_walking,
-        "episodic": partial(episodic, num_states=12, num_actions=2, num_steps=4, gamma=0.9, rng=0),
-        "garnet": partial(garnet, num_states=100, num_actions=4, num_successors=5, gamma=0.9, rng=0),
+        "episodic": partial(episodic, num_states=12, num_actions=2, num_steps=4, gamma=0.9, seed=0),
+        "garnet": partial(garnet, num_states=100, num_actions=4, num_successors=5, gamma=0.9, seed=0),
         "grid_world": grid_world,
         "icu_sepsis": icu_sepsis,
         "random_walk": random_walk,
         **SMALL_WORLD,
     }
 )
-"""By name. Each can be called with nothing, and takes `gamma=` and its other arguments as keywords."""
+"""MDPs by name. Each can be called without arguments, or with `gamma=` and its other arguments as keywords."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,11 +1,18 @@
-"""A finite MDP as a list of transitions, whatever it was made from: dense arrays, sparse matrices or dictionaries.
+"""A finite MDP, stored as a list of transitions.
 
-Row (x, a) owns the transitions first[x·A + a] … first[x·A + a + 1] − 1:
+The transitions of (x, a) are those from first[x·A + a] to first[x·A + a + 1] − 1:
 
-    probability  p(x'|x, a)      successor  x'      ends  the share of it that terminates      reward  r(x, a, x')
+    row  x·A + a       0        1     2 …
+    first              0        2     3 …
+                       |        |     |
+    probability       0.5 0.5   1.0   …      p(x'|x, a)
+    successor          0   1    1     …      x'
+    ends               0   0    1     …      the share of the transition that terminates
+    reward             1   3    0     …      r(x, a, x')
 
-These are the arrays of a CSR matrix of shape (X·A, X), so a sparse `p` is taken as it is, without a copy. Several
-transitions of one row may lead to the same state, with different rewards, or one ending and the other not.
+These are the arrays of a CSR matrix of shape (X·A, X), so a sparse `p` is used without a copy.
+Several transitions of one row may lead to the same state, with different rewards, or one that
+terminates and one that does not.
 """
 
 import functools
@@ -15,42 +22,54 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace.likelihoods import tolerance
+from offtrace.mdp.checks import checked_numbers, checked_whole, checked_wholes
+from offtrace.mdp.transitions import (
+    check_rows,
+    check_transitions,
+    checked_successors,
+    ends_of,
+    from_dense,
+    from_sparse,
+    rewards_of,
+)
 
 
 class FiniteMDP:
-    """X states, A actions, transitions p, rewards r, discount γ, and where episodes end.
+    """A finite MDP of X states and A actions.
 
     >>> mdp = FiniteMDP(p=[[[0.5, 0.5]], [[0.0, 1.0]]], r=[[1.0], [0.0]], gamma=0.9)
     >>> mdp
     FiniteMDP(2 states, 1 action, 3 transitions, gamma=0.9)
 
-    Shapes: `p` (X, A, X), or a SciPy sparse matrix (X·A, X); `r` (X, A) or (X, A, X), or sparse as `p`.
+    Shapes: `p` (X, A, X), or a SciPy sparse matrix (X·A, X); `r` (X, A) or (X, A, X), or sparse as
+    `p`.
 
-    `terminates` says which share of a transition ends the episode, in [0, 1] or as booleans: (X,) for whatever
-    enters a state, (X, A) for whatever leaves with an action, (X, A, X) or sparse as `p` for each transition. Past
-    an end nothing is bootstrapped, so a state that only ends episodes has whatever value its own row gives it.
+    `terminates` is the share of a transition that ends the episode, in [0, 1] or as booleans: (X,)
+    for transitions into a state, (X, A) for transitions from a state with an action, (X, A, X) or
+    sparse as `p` for each transition. Values are not bootstrapped past an end, so the value of a
+    terminal state is never used; its row may hold anything.
 
-    `start` (X,) is the distribution of first states, uniform unless given. `grid` (rows, columns) says that the
-    states are cells of a map, row by row, for pictures.
+    `start` (X,) is the distribution of first states, uniform by default. `grid` (rows, columns)
+    means that the states are the cells of a map, row by row; it is used for pictures.
     """
 
     num_states: int
     num_actions: int
     gamma: float
     probability: np.ndarray
-    """(m,) p(x'|x, a), transition by transition."""
+    """(m,) p(x'|x, a), per transition."""
     successor: np.ndarray
     """(m,) x'."""
     first: np.ndarray
-    """(X·A + 1,) where the transitions of a row begin."""
+    """(X·A + 1,) the first transition of each row."""
     ends: np.ndarray | None
-    """(m,) the share that terminates, or None where nothing does."""
+    """(m,) the share that terminates, or None if nothing does."""
     reward: np.ndarray | None
-    """(m,) r(x, a, x'), or None where it is r(x, a)."""
+    """(m,) r(x, a, x'), or None if rewards are r(x, a)."""
     r: np.ndarray
     """(X, A) the expected reward of a step."""
     row_sums: tuple[float, float]
-    """The least and the greatest sum of a row of p: 1, up to rounding."""
+    """The smallest and the largest sum of a row of p: 1, up to rounding."""
     start: np.ndarray
     name: str
     grid: tuple[int, int] | None
@@ -67,28 +86,16 @@ class FiniteMDP:
         grid: tuple[int, int] | None = None,
     ) -> None:
         if hasattr(p, "tocsr"):
-            if len(p.shape) != 2 or 0 in p.shape or p.shape[0] % p.shape[1]:
-                raise ValueError(f"a sparse `p` must have shape (X·A, X), row x·A + a; got {p.shape}.")
-            matrix = p.tocsr()  # the same object where it is CSR already
-            num_states = matrix.shape[1]
-            num_actions = matrix.shape[0] // num_states
-            probability, successor, first = _numbers("p", matrix.data), matrix.indices, matrix.indptr
+            shape, probability, successor, first = from_sparse(p)
         else:
-            dense = _numbers("p", p)
-            if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or 0 in dense.shape:
-                raise ValueError(f"`p` must have shape (X, A, X), with p(x'|x, a) in [x, a, x']; got {dense.shape}.")
-            num_states, num_actions = dense.shape[:2]
-            rows, successor = np.nonzero(dense.reshape(-1, num_states))
-            probability = dense.reshape(-1, num_states)[rows, successor]
-            first = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_states * num_actions))])
-        shape = num_states, num_actions
+            shape, probability, successor, first = from_dense(p)
         self._fill(
             probability,
             successor,
             first,
             shape,
-            r=_rewards(r, shape, successor, first),
-            ends=_ends(terminates, shape, successor, first),
+            r=rewards_of(r, shape, successor, first),
+            ends=ends_of(terminates, shape, successor, first),
             gamma=gamma,
             start=start,
             name=name,
@@ -110,7 +117,7 @@ class FiniteMDP:
         name: str = "",
         grid: tuple[int, int] | None = None,
     ) -> "FiniteMDP":
-        """From the lists themselves: `r` is (m,), one for each transition, or (X, A).
+        """Make an MDP from lists of transitions; `r` is (m,), one reward per transition, or (X, A).
 
         >>> FiniteMDP.from_transitions(
         ...     probability=[1.0, 1.0], successor=[1, 1], first=[0, 1, 2], num_actions=1, r=[0.0, 1.0], gamma=0.5
@@ -118,22 +125,19 @@ class FiniteMDP:
         array([[0.],
                [1.]])
         """
-        first = _whole("first", first)
-        if not isinstance(num_actions, (int, np.integer)):
-            raise TypeError(f"`num_actions` must be a whole number; got {num_actions!r}.")
-        if first.ndim != 1 or num_actions < 1 or (len(first) - 1) % num_actions or len(first) < 2:
+        first = checked_wholes("first", first)
+        num_actions = checked_whole("num_actions", num_actions)
+        if first.ndim != 1 or (len(first) - 1) % num_actions or len(first) < 2:
             raise ValueError(f"`first` must have X·A + 1 entries for {num_actions} actions; got {first.shape}.")
         shape = (len(first) - 1) // num_actions, num_actions
         self = cls.__new__(cls)
-        share = None if ends is None else _numbers("ends", ends)
-        given = _numbers("probability", probability)
         self._fill(
-            given,
+            checked_numbers("probability", probability),
             successor,
             first,
             shape,
-            r=_numbers("r", r),
-            ends=share,
+            r=checked_numbers("r", r),
+            ends=None if ends is None else checked_numbers("ends", ends),
             gamma=gamma,
             start=start,
             name=name,
@@ -156,50 +160,59 @@ class FiniteMDP:
         grid: tuple[int, int] | None,
     ) -> None:
         self.num_states, self.num_actions = shape
-        self.gamma, self.name = checked_gamma(gamma), name
-        off = tolerance(probability)
+        self.gamma = checked_gamma(gamma)
+        self.name = name
+        rounding = tolerance(probability)
         self.probability = np.ascontiguousarray(probability, dtype=np.float64)
-        self.successor = _indices(successor, self.num_states)
+        self.successor = checked_successors(successor, self.num_states)
         self.first = np.ascontiguousarray(first)
-        for name, values in (("probability", self.probability), ("successor", self.successor)):
+        for argument, values in (("probability", self.probability), ("successor", self.successor)):
             if values.ndim != 1:
-                raise ValueError(f"`{name}` must be a list, one for each transition; got shape {values.shape}.")
-        self.row_sums = _check_rows(self.probability, self.successor, self.first, shape, off)
-        size = self.probability.shape
-        self.ends = None if ends is None or not ends.any() else np.ascontiguousarray(ends, dtype=np.float64)
-        if ends is not None:
-            if ends.shape != size:
                 raise ValueError(
-                    f"`ends` must have one entry for each of the {size[0]} transitions; got {ends.shape}."
+                    f"`{argument}` must be a list with one entry per transition; got shape {values.shape}."
                 )
-            rounding = tolerance(ends)
-            broken = ~((ends >= -rounding) & (ends <= 1 + rounding))
-            _refuse(broken, ends, self.first, shape, "terminates", "must be a share in [0, 1]")
-        if r.shape == size:
+        self.row_sums = check_rows(self.probability, self.successor, self.first, shape, rounding)
+        self.ends = self._checked_ends(ends)
+        self._set_rewards(r)
+        self.start = self._checked_start(start)
+        self.grid = None if grid is None else self._checked_grid(grid)
+
+    def _checked_ends(self, ends: np.ndarray | None) -> np.ndarray | None:
+        if ends is None:
+            return None
+        size = self.probability.shape
+        if ends.shape != size:
+            raise ValueError(f"`ends` must have one entry per transition, {size[0]} in all; got shape {ends.shape}.")
+        rounding = tolerance(ends)
+        broken = ~((ends >= -rounding) & (ends <= 1 + rounding))
+        check_transitions(broken, ends, self.first, self.shape, "terminates", "must be a share in [0, 1]")
+        return np.ascontiguousarray(ends, dtype=np.float64) if ends.any() else None
+
+    def _set_rewards(self, r: np.ndarray) -> None:
+        if r.shape == self.probability.shape:
             self.reward = np.ascontiguousarray(r, dtype=np.float64)
-            _refuse(~np.isfinite(r), r, self.first, shape, "r", "must be finite")
-            self.r = np.add.reduceat(self.probability * self.reward, self.first[:-1]).reshape(shape)
-        elif r.shape == shape:
+            check_transitions(~np.isfinite(r), r, self.first, self.shape, "r", "must be finite")
+            self.r = np.add.reduceat(self.probability * self.reward, self.first[:-1]).reshape(self.shape)
+        elif r.shape == self.shape:
             self.reward = None
             self.r = np.ascontiguousarray(r, dtype=np.float64)
             if not np.isfinite(self.r).all():
                 x, a = np.argwhere(~np.isfinite(self.r))[0].tolist()
                 raise ValueError(f"`r` must be finite; got {self.r[x, a]} at (x, a) = ({x}, {a}).")
         else:
-            raise ValueError(f"`r` must have shape {shape} or {(*shape, shape[0])}; got {r.shape}.")
-        self.start = self._checked_start(start)
-        self.grid = None if grid is None else self._checked_grid(grid)
+            allowed = f"{self.shape} or {(*self.shape, self.num_states)}"
+            raise ValueError(f"`r` must have shape {allowed}; got {r.shape}.")
 
     def _checked_grid(self, grid: Any) -> tuple[int, int]:
         whole = len(grid) == 2 and all(isinstance(side, (int, np.integer)) and side > 0 for side in grid)
         if not whole or int(np.prod(grid)) != self.num_states:
-            raise ValueError(f"`grid` must be (rows, columns) with {self.num_states} cells in all; got {grid}.")
+            raise ValueError(f"`grid` must be (rows, columns) with {self.num_states} cells; got {grid}.")
         return int(grid[0]), int(grid[1])
 
     def _checked_start(self, start: ArrayLike | None) -> np.ndarray:
         if start is None:
-            return np.broadcast_to(1 / self.num_states, self.num_states)  # read-only, and takes no memory
-        chosen = _numbers("start", start)
+            return np.broadcast_to(1 / self.num_states, self.num_states)  # read-only, and needs no memory
+        chosen = checked_numbers("start", start)
         if chosen.shape != (self.num_states,):
             raise ValueError(f"`start` must have shape ({self.num_states},), a distribution; got {chosen.shape}.")
         broken = ~(chosen >= -tolerance(chosen))
@@ -215,33 +228,33 @@ class FiniteMDP:
             return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
         sizes = [count(self.num_states, "state"), count(self.num_actions, "action")]
-        name = [self.name] if self.name else []
+        name = [self.name] * bool(self.name)
         shown = [*name, *sizes, count(len(self.probability), "transition"), f"gamma={self.gamma:g}"]
         return f"FiniteMDP({', '.join(shown)})"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(X, A), which is the shape of every Q, π and μ."""
+        """(X, A), the shape of Q, π and μ."""
         return self.num_states, self.num_actions
 
     @functools.cached_property
     def continuing(self) -> np.ndarray:
-        """(m,) the part of p that goes on; the same array as `probability` where nothing ends."""
+        """(m,) the part of p that does not terminate; the same array as `probability` if nothing does."""
         return self.probability if self.ends is None else self.probability * (1 - self.ends)
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
-        """(m,) the row x·A + a that each transition belongs to."""
+        """(m,) the row x·A + a of each transition."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     def dense(self) -> np.ndarray:
-        """p as an array (X, A, X), with the mass that ends."""
+        """Return p as an array (X, A, X), including the transitions that terminate."""
         p = np.zeros((self.num_states * self.num_actions, self.num_states))
         np.add.at(p, (self.rows, self.successor), self.probability)
         return p.reshape(*self.shape, self.num_states)
 
     def with_gamma(self, gamma: float) -> "FiniteMDP":
-        """The same transitions, not copied, under another discount.
+        """Return an MDP with the same transitions, not copied, and another discount.
 
         >>> FiniteMDP(p=[[[1.0]]], r=[[1.0]], gamma=0.9).with_gamma(0.5).gamma
         0.5
@@ -252,7 +265,7 @@ class FiniteMDP:
 
 
 def checked_gamma(gamma: Any) -> float:
-    """γ in [0, 1]."""
+    """Return γ as a float in [0, 1]."""
     try:
         if isinstance(gamma, (str, bytes, bool)):
             raise TypeError
@@ -265,13 +278,13 @@ def checked_gamma(gamma: Any) -> float:
 
 
 def checked_policy(policy: Any, shape: tuple[int, int], name: str) -> np.ndarray:
-    """A policy (X, A) whose rows are distributions; rounding passes, and nothing is changed.
+    """Return a policy (X, A) whose rows are distributions, up to rounding.
 
     >>> checked_policy([[0.5, 0.4]], (1, 2), "pi")
     Traceback (most recent call last):
     ValueError: `pi` must have rows that sum to 1; got 0.9 at x = 0.
     """
-    policy = _numbers(name, policy)
+    policy = checked_numbers(name, policy)
     if policy.shape != shape:
         raise ValueError(f"`{name}` must have shape (X, A) = {shape}; got {policy.shape}.")
     off = tolerance(policy)
@@ -286,110 +299,3 @@ def checked_policy(policy: Any, shape: tuple[int, int], name: str) -> np.ndarray
         x = int(np.argmax(broken))
         raise ValueError(f"`{name}` must have rows that sum to 1; got {sums[x]:.6g} at x = {x}.")
     return policy
-
-
-def _numbers(name: str, values: Any) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiub":
-            raise TypeError
-    except (TypeError, ValueError):
-        raise TypeError(f"`{name}` must be an array of numbers; got {type(values).__name__}.") from None
-    return array if array.dtype.kind == "f" and array.dtype.isnative else array.astype(np.float64)
-
-
-def _indices(successor: Any, num_states: int) -> np.ndarray:
-    successor = _whole("successor", successor)
-    if successor.size and not 0 <= int(successor.min()) <= int(successor.max()) < num_states:
-        worst = successor[(successor < 0) | (successor >= num_states)][0]
-        raise ValueError(f"`successor` must be a state in [0, {num_states}); got {worst}.")
-    kept = successor.dtype in (np.int32, np.int64) and successor.dtype.isnative
-    return np.ascontiguousarray(successor if kept else successor.astype(np.int64))
-
-
-def _whole(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"`{name}` must be whole numbers; got {array.dtype}.")
-    return array
-
-
-def _check_rows(
-    probability: np.ndarray, successor: np.ndarray, first: np.ndarray, shape: tuple[int, int], off: float
-) -> tuple[float, float]:
-    if (
-        first[0] != 0
-        or first[-1] != len(probability)
-        or len(probability) != len(successor)
-        or (np.diff(first) < 0).any()
-    ):
-        raise ValueError(
-            f"`first` must grow from 0 to the number of transitions; got {first[0]} … {first[-1]} "
-            f"for {len(probability)} probabilities and {len(successor)} successors."
-        )
-    empty = np.diff(first) == 0
-    if empty.any():
-        x, a = divmod(int(np.argmax(empty)), shape[1])
-        raise ValueError(f"`p` must have rows that sum to 1; got 0 at (x, a) = ({x}, {a}).")
-    _refuse(~(probability >= -off), probability, first, shape, "p", "must be a probability in [0, 1]")
-    sums = np.add.reduceat(probability, first[:-1])
-    broken = ~(abs(sums - 1) <= off)
-    if broken.any():
-        x, a = divmod(int(np.argmax(broken)), shape[1])
-        remedy = "What ends an episode stays in the sum; say so with `terminates`."
-        got = sums[x * shape[1] + a]
-        raise ValueError(f"`p` must have rows that sum to 1; got {got:.6g} at (x, a) = ({x}, {a}). {remedy}")
-    return float(sums.min()), float(sums.max())
-
-
-def _refuse(
-    broken: np.ndarray, values: np.ndarray, first: np.ndarray, shape: tuple[int, int], name: str, rule: str
-) -> None:
-    if broken.any():
-        place = int(np.argmax(broken))
-        x, a = divmod(int(np.searchsorted(first, place, side="right")) - 1, shape[1])
-        raise ValueError(f"`{name}` {rule}; got {values[place]:.6g} at (x, a) = ({x}, {a}).")
-
-
-def _rewards(r: Any, shape: tuple[int, int], successor: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """(X, A) as given, or one for each transition."""
-    if hasattr(r, "tocsr"):
-        return _sparse("r", r, shape, successor, first)
-    r = _numbers("r", r)
-    if r.shape == (*shape, shape[0]):
-        return r.reshape(-1, shape[0])[_rows(first), successor]
-    if r.shape != shape:
-        raise ValueError(f"`r` must have shape (X, A) = {shape} or {(*shape, shape[0])}; got {r.shape}.")
-    return r
-
-
-def _ends(terminates: Any, shape: tuple[int, int], successor: np.ndarray, first: np.ndarray) -> np.ndarray | None:
-    """The share of each transition that ends."""
-    if terminates is None:
-        return None
-    if hasattr(terminates, "tocsr"):
-        return _sparse("terminates", terminates, shape, successor, first)
-    terminates = _numbers("terminates", terminates)
-    if terminates.shape == shape[:1]:
-        return terminates[successor]
-    if terminates.shape == shape:
-        return np.repeat(terminates.ravel(), np.diff(first))
-    if terminates.shape == (*shape, shape[0]):
-        return terminates.reshape(-1, shape[0])[_rows(first), successor]
-    allowed = f"{shape[:1]}, {shape} or {(*shape, shape[0])}"
-    raise ValueError(f"`terminates` must have shape {allowed}; got {terminates.shape}.")
-
-
-def _sparse(name: str, given: Any, shape: tuple[int, int], successor: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The entries of a sparse matrix where the transitions are."""
-    expected = (shape[0] * shape[1], shape[0])
-    if given.shape != expected:
-        raise ValueError(f"a sparse `{name}` must have the shape of `p`, {expected}; got {given.shape}.")
-    matrix = given.tocsr()
-    if np.array_equal(matrix.indptr, first) and np.array_equal(matrix.indices, successor):
-        return _numbers(name, matrix.data)
-    return _numbers(name, np.asarray(matrix[_rows(first), successor])).ravel()
-
-
-def _rows(first: np.ndarray) -> np.ndarray:
-    return np.repeat(np.arange(len(first) - 1), np.diff(first))

@@ -1,6 +1,7 @@
-"""The models that Gymnasium's environments carry: FrozenLake, Taxi, CliffWalking, ICU-Sepsis, or one of your own.
+"""MDPs from Gymnasium environments that hold their own model, such as FrozenLake and Taxi.
 
-A time limit is no part of a model: it cuts episodes short without ending them (`truncated`), so it is left out here.
+A time limit is not part of the model: it truncates episodes without terminating them, so it is left
+out.
 """
 
 import contextlib
@@ -19,10 +20,10 @@ from numpy.typing import ArrayLike
 from offtrace.mdp.finite import FiniteMDP
 
 NUM_RESETS = 1000
-"""Of an environment that does not say where it starts."""
+"""The resets of an environment that does not give its distribution of first states."""
 
 PACKAGES = MappingProxyType({"gymnasium": "'offtrace[agent]'", "icu_sepsis": "icu-sepsis"})
-"""What may be missing here, and what pip calls that which brings it."""
+"""Optional modules, and the package that installs each."""
 
 Outcomes = Sequence[tuple[float, int, float, bool]]
 """(probability, next state, reward, terminated), …"""
@@ -36,16 +37,19 @@ def from_dictionary(
     name: str = "",
     grid: tuple[int, int] | None = None,
 ) -> FiniteMDP:
-    """From `{x: {a: [(probability, next state, reward, terminated), …]}}`, the form of `env.unwrapped.P`.
+    """Make an MDP from a dictionary of the form of `env.unwrapped.P`.
 
-    Several entries of one (x, a) may lead to the same state; they stay apart. Those of probability 0 are left out.
+    The form is `{x: {a: [(probability, next state, reward, terminated), …]}}`. Several entries of
+    one (x, a) may lead to the same state; they are kept separate. Entries of probability 0 are
+    dropped.
 
     >>> from_dictionary({0: {0: [(0.5, 0, 0.0, False), (0.5, 0, 1.0, True)]}}, gamma=0.9)
     FiniteMDP(1 state, 1 action, 2 transitions, gamma=0.9)
     """
     num_states = len(p)
     num_actions = len(_at(p, 0, "`p` must have the states 0, 1, … as its keys"))
-    first, flat = [0], []
+    first = [0]
+    flat = []
     for x in range(num_states):
         actions = _at(p, x, "`p` must have the states 0, 1, … as its keys")
         if len(actions) != num_actions:
@@ -56,7 +60,9 @@ def from_dictionary(
             outcomes = _at(actions, a, f"`p[{x}]` must have the actions 0, 1, … as its keys")
             flat += [checked for entry in outcomes if (checked := _outcome(entry, x, a, num_states))[0] != 0]
             first.append(len(flat))
-    probability, successor, reward, ends = zip(*flat, strict=True) if flat else ((), (), (), ())
+    probability, successor, reward, ends = ((), (), (), ())
+    if flat:
+        probability, successor, reward, ends = zip(*flat, strict=True)
     return FiniteMDP.from_transitions(
         probability=np.array(probability, np.float64),
         successor=np.array(successor, np.int64),
@@ -74,12 +80,14 @@ def from_dictionary(
 def from_gymnasium(
     env: Any, *, gamma: float, start: ArrayLike | None = None, allow_import: bool = False, **options: Any
 ) -> FiniteMDP:
-    """The model of an environment, given or made by its id (`options` go to `gymnasium.make`).
+    """Return the MDP of an environment, given as an environment or by its id.
 
-    It is read from `env.unwrapped.P`, and for ICU-Sepsis from `env.unwrapped.dynamics`. `start` is the environment's
-    own distribution of first states; if it says none, the share of each in 1000 resets of a copy.
+    The model is read from `env.unwrapped.P`, or from `env.unwrapped.dynamics` for ICU-Sepsis.
+    `start` defaults to the environment's own distribution of first states; if it has none, to their
+    frequency in 1000 resets of a copy. `options` are passed to `gymnasium.make`.
 
-    An id `module:Name-v0` imports that module, which runs its code: only with `allow_import=True`.
+    An id `module:Name-v0` imports that module, which runs its code; this requires
+    `allow_import=True`.
 
     >>> from_gymnasium("FrozenLake-v1", gamma=0.99, is_slippery=False)
     FiniteMDP(FrozenLake-v1, 16 states, 4 actions, 64 transitions, gamma=0.99)
@@ -92,7 +100,7 @@ def from_gymnasium(
             made.close()
     if options:
         raise TypeError(
-            f"options are for an id; `env` is made already, so {', '.join(options)} would have no effect."
+            f"options require an id; `env` is an environment already, so {', '.join(options)} would have no effect."
         )
     if not hasattr(env, "unwrapped"):
         raise TypeError(f"`env` must be the id of an environment or an environment; got {type(env).__name__}.")
@@ -104,23 +112,29 @@ def from_gymnasium(
         return _sepsis(bare, gamma=gamma, start=start, name=name)
     if not hasattr(bare, "P"):
         raise ValueError(
-            f"`env` must carry a model, `env.unwrapped.P`; {name} has none. Of Gymnasium's own, FrozenLake, Taxi and "
-            "CliffWalking do. For another, count one from data with `from_data`, or write it as a FiniteMDP."
+            f"`env` must have a model, `env.unwrapped.P`; {name} has none. Gymnasium's FrozenLake, "
+            "Taxi and CliffWalking have one. For other environments, estimate one with "
+            "`from_data`, or write a FiniteMDP."
         )
-    shape = np.shape(bare.desc) if hasattr(bare, "desc") else getattr(bare, "shape", ())
-    is_map = len(shape) == 2 and shape[0] * shape[1] == len(bare.P)
     chosen = _first_states(bare) if start is None else start
-    return from_dictionary(
-        bare.P, gamma=gamma, start=chosen, name=name, grid=(shape[0], shape[1]) if is_map else None
-    )
+    return from_dictionary(bare.P, gamma=gamma, start=chosen, name=name, grid=_grid(bare))
+
+
+def _grid(bare: Any) -> tuple[int, int] | None:
+    """Return the (rows, columns) of an environment whose states are the cells of a map."""
+    shape = np.shape(bare.desc) if hasattr(bare, "desc") else getattr(bare, "shape", ())
+    if len(shape) == 2 and shape[0] * shape[1] == len(bare.P):
+        return shape[0], shape[1]
+    return None
 
 
 def icu_sepsis(*, gamma: float = 0.99, inadmissible: str = "mean") -> FiniteMDP:
-    """ICU-Sepsis (Choudhary et al. 2024): 716 states, 25 actions, reward 1 for survival; undiscounted there.
+    """Return ICU-Sepsis (Choudhary et al. 2024), which is undiscounted there.
 
-    Entering state 713 (death), 714 (survival) or 715 (after either) ends the episode. `inadmissible` says what an
-    action does that clinicians hardly ever took in a state: `"mean"`, what the others do on average, or
-    `"terminate"`, death.
+    It has 716 states and 25 actions, and reward 1 for survival. Entering state 713 (death), 714
+    (survival) or 715 (after either) terminates the episode. `inadmissible` is the effect of an
+    action that clinicians hardly ever took in a state: `"mean"`, the average effect of the
+    admissible actions, or `"terminate"`, death.
     """
     package = _imported("icu_sepsis")
     env = package.ICUSepsisEnv(inadmissible_action_strategy=inadmissible)
@@ -128,8 +142,9 @@ def icu_sepsis(*, gamma: float = 0.99, inadmissible: str = "mean") -> FiniteMDP:
 
 
 def _sepsis(env: Any, *, gamma: float, start: ArrayLike | None, name: str) -> FiniteMDP:
-    known = _imported("icu_sepsis.utils.constants")
-    model, strategy = env.dynamics, env._inadmissible_action_strategy
+    constants = _imported("icu_sepsis.utils.constants")
+    model = env.dynamics
+    strategy = env._inadmissible_action_strategy
     p = model["tx_mat"]
     if strategy == "raise_exception":
         raise ValueError(
@@ -139,8 +154,8 @@ def _sepsis(env: Any, *, gamma: float, start: ArrayLike | None, name: str) -> Fi
         admissible = np.zeros(p.shape[:2], bool)
         for x, actions in enumerate(model["admissible_actions"]):
             admissible[x, actions] = True
-        p = np.where(admissible[..., None], p, np.arange(len(p)) == known.STATE_DEATH)
-    terminates = np.isin(np.arange(len(p)), list(known.STATES_TERMINAL))
+        p = np.where(admissible[..., None], p, np.arange(len(p)) == constants.STATE_DEATH)
+    terminates = np.isin(np.arange(len(p)), list(constants.STATES_TERMINAL))
     chosen = model["d_0"] if start is None else start
     return FiniteMDP(p=p, r=model["r_mat"], gamma=gamma, terminates=terminates, start=chosen, name=name)
 
@@ -148,11 +163,11 @@ def _sepsis(env: Any, *, gamma: float, start: ArrayLike | None, name: str) -> Fi
 def _made(name: str, allow_import: bool, options: dict[str, Any]) -> Any:
     if ":" in name and not allow_import:
         raise ValueError(
-            f"`env` must be an id that imports nothing; got {name!r}. If you trust it, pass allow_import=True."
+            f"`env` must be an id without a module to import; got {name!r}. If you trust it, pass allow_import=True."
         )
     gymnasium = _imported("gymnasium")
     if name.startswith("Sepsis/"):
-        _imported("icu_sepsis")  # which registers its ids
+        _imported("icu_sepsis")  # importing it registers its ids
     try:
         return gymnasium.make(name, **options)
     except gymnasium.error.DependencyNotInstalled:
@@ -162,7 +177,7 @@ def _made(name: str, allow_import: bool, options: dict[str, Any]) -> Any:
 
 
 def _imported(module: str) -> Any:
-    """A module that is there only if its package is; the notices older packages print on import are kept quiet."""
+    """Import an optional module, without the notices that some packages print on import."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -173,7 +188,7 @@ def _imported(module: str) -> Any:
 
 
 def _first_states(bare: Any) -> np.ndarray:
-    """(X,) the environment's own distribution, or the share of each state in resets of a copy."""
+    """Return the environment's distribution of first states (X,), or their frequency in resets of a copy."""
     for name in ("initial_state_distrib", "isd"):
         if hasattr(bare, name):
             return np.asarray(getattr(bare, name))
@@ -193,12 +208,14 @@ def _outcome(entry: Any, x: int, a: int, num_states: int) -> tuple[float, int, f
     at = f"at (x, a) = ({x}, {a})"
     try:
         probability, successor, reward, terminated = entry
-        successor, probability, reward = operator.index(successor), float(probability), float(reward)
+        successor = operator.index(successor)
+        probability = float(probability)
+        reward = float(reward)
     except (TypeError, ValueError):
         rule = "`p` must have entries (probability, next state, reward, terminated)"
         raise ValueError(f"{rule}; got {entry!r} {at}.") from None
     if not 0 <= successor < num_states:
         raise ValueError(f"`p` must lead to states in [0, {num_states}); got {successor} {at}.")
     if terminated not in (True, False):
-        raise ValueError(f"`p` must say True or False for terminated; got {terminated!r} {at}.")
+        raise ValueError(f"`p` must have True or False for terminated; got {terminated!r} {at}.")
     return probability, successor, reward, bool(terminated)

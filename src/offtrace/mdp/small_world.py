@@ -1,14 +1,14 @@
-"""Five maps on which the paper's question can be asked at every level: exactly, in tables, and with networks.
+"""Five maps on which the paper's algorithms can be compared exactly, in tables, and with networks.
 
-They were chosen by what can be computed, before the runs that are reported (`docs/experiments.md`):
+They were chosen by exact computations, before the reported runs (`docs/experiments.md`):
 
-    four actions, at most 64 cells    so that networks share one compiled program
-    γ = 0.97, slip 0.1, −0.02 a step  the goal is 8 to 20 steps away: rewards come long after the deed
-    the reward can be found           by random play, in 5 % of the episodes or more
-    no crowding                       of policies greedy in a disturbed Q*, at most 60 % are below 0.1 of the way from
-                                      random to optimal, and at most 60 % above 0.9
+    four actions, at most 64 cells       networks share one compiled program
+    γ = 0.97, slip 0.1, −0.02 per step   the goal is 8 to 20 steps away, so rewards are delayed
+    rewards can be found                 random play finds the goal in at least 5 % of the episodes
+    scores are spread                    of the greedy policies of a perturbed Q*, at most 60 % score below 0.1
+                                         (0 is random, 1 is optimal), and at most 60 % above 0.9
 
-A map has S for the start, G for the goal, # for walls and H for holes.
+On a map S is the start, G the goal, # a wall and H a hole.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,11 +61,11 @@ MAPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 LURE = 0.3
-"""What the hole of `lure` pays: less than the goal, but nearer."""
+"""The reward of the hole in `lure`, which is smaller than the goal's but nearer."""
 
 
 def small_world(name: str, *, gamma: float = 0.97, slip: float = 0.1, step_reward: float = -0.02) -> FiniteMDP:
-    """One of the five.
+    """Return one of the five maps as an MDP.
 
     >>> small_world("fork")
     FiniteMDP(fork, 45 states, 4 actions, 540 transitions, gamma=0.97)

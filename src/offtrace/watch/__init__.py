@@ -17,16 +17,16 @@ from rich.console import Console
 
 from offtrace.watch import screen
 from offtrace.watch.captions import check_fps, pillow
-from offtrace.watch.episodes import Frame, Policy, play
+from offtrace.watch.episodes import Frame, Player, play
 from offtrace.watch.gif import check_gif_fps, write_gif
 from offtrace.watch.mp4 import ffmpeg_path, write_mp4
 from offtrace.watch.pictures import ACTIONS
 
-__all__ = ["Frame", "Policy", "play", "record", "show"]
+__all__ = ["Frame", "Player", "play", "record", "show"]
 
 
 def record(
-    policy: Policy,
+    policy: Player,
     path: Path,
     *,
     num_episodes: int,
@@ -49,7 +49,7 @@ def record(
 
 
 def show(
-    policy: Policy,
+    policy: Player,
     console: Console,
     *,
     num_episodes: int,

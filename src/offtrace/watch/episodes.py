@@ -1,11 +1,12 @@
-"""An agent plays, and every moment of it becomes a frame: what it saw, what it thought of it, what it did.
+"""Plays episodes, and yields a frame per step: picture, action values and action.
 
-    for frame in play(policy, seed=0, max_steps=1000, num_episodes=2):
+    for frame in play(player, seed=0, max_steps=1000, num_episodes=2):
         frame.picture, frame.q, frame.action, frame.episode_return
 
-Pure environments are drawn by `pictures`; a Gymnasium environment draws itself.
+Pure environments are drawn by `pictures`; a Gymnasium environment renders itself.
 """
 
+import itertools
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from offtrace.environments import make
+from offtrace.environments.checks import checked_whole
 from offtrace.watch.pictures import cells, picture
 
 
-class Policy(Protocol):
-    """Who plays, and where: the greedy actions of `q`, in the environment that `make(env, **options)` gives."""
+class Player(Protocol):
+    """An agent that takes the greedy actions of `q`, and the environment `make(env, **options)` that it plays in."""
 
     @property
     def env(self) -> str: ...
@@ -27,42 +29,42 @@ class Policy(Protocol):
     def options(self) -> dict[str, Any]: ...
 
     def q(self, observations: np.ndarray, /) -> np.ndarray:
-        """(N, *shape) to (N, A)."""
+        """Return action values (N, A) for observations (N, *shape)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One moment x_t of an episode; T steps give T + 1 frames."""
+    """State x_t of an episode, with the action taken in it. T steps give T + 1 frames."""
 
     picture: np.ndarray
     """(H, W, 3) uint8."""
     cells: np.ndarray | None
-    """(rows, columns, 3) uint8, where the environment is made of cells."""
+    """(rows, columns, 3) uint8, if the environment consists of cells, else None."""
     observation: np.ndarray
     action: int | None
-    """What is done here; None in the last frame."""
+    """The action taken in x_t; None in the last frame."""
     reward: float
-    """What came with x_t: 0 in the first frame."""
+    """The reward on the way to x_t; 0 in the first frame."""
     episode: int
-    """From 1."""
+    """The number of the episode, from 1."""
     step: int
     """t, from 0."""
     episode_return: float
-    """Undiscounted, up to here."""
+    """The undiscounted return so far."""
     q: np.ndarray | None
-    """(A,): what the agent expects of each action; None in the last frame."""
+    """(A,) the action values in x_t; None in the last frame."""
     ended: str
-    """Empty but in the last frame: `terminated`, `truncated`, or `stopped` by `max_steps`."""
+    """In the last frame `terminated`, `truncated`, or `stopped` (by `max_steps`), else empty."""
 
 
 def play(
-    policy: Policy, *, seed: int, max_steps: int, num_episodes: int = 1, epsilon: float = 0.0
+    player: Player, *, seed: int, max_steps: int, num_episodes: int = 1, epsilon: float = 0.0
 ) -> Generator[Frame, None, None]:
-    """Frames of `num_episodes` episodes, each stopped after `max_steps` steps if it has not ended before.
+    """Yield the frames of `num_episodes` episodes of at most `max_steps` steps each.
 
-    The action is the first greedy one; with probability `epsilon` it is any. The same seed gives the same frames, if
-    the environment keeps to its seed.
+    The action is the first greedy one, or with probability `epsilon` a uniform one. The same seed
+    gives the same frames if the environment is deterministic given its seed.
 
     >>> from types import SimpleNamespace
     >>> stays = lambda x: np.array([[0.0, 1.0, 0.0]])
@@ -70,45 +72,61 @@ def play(
     >>> len(frames), frames[0].action, frames[-1].action, frames[-1].ended
     (10, 1, None, 'terminated')
     """
-    for name, value, least in (("seed", seed, 0), ("max_steps", max_steps, 1), ("num_episodes", num_episodes, 1)):
-        if not isinstance(value, int | np.integer) or not least <= value < 2**31:
-            raise ValueError(f"`{name}` must be an integer of at least {least} and under 2³¹; got {value!r}.")
+    seed = checked_whole("seed", seed, least=0, limited=True)
+    max_steps = checked_whole("max_steps", max_steps, limited=True)
+    num_episodes = checked_whole("num_episodes", num_episodes, limited=True)
     if not 0 <= epsilon <= 1:
         raise ValueError(f"`epsilon` must be a probability; got {epsilon!r}.")
-    return _frames(policy, int(seed), int(max_steps), int(num_episodes), float(epsilon))
+    return _frames(player, seed, max_steps, num_episodes, float(epsilon))
 
 
 def _frames(
-    policy: Policy, seed: int, max_steps: int, num_episodes: int, epsilon: float
+    player: Player, seed: int, max_steps: int, num_episodes: int, epsilon: float
 ) -> Generator[Frame, None, None]:
     generator = np.random.default_rng(seed)
-    stage = _stage(policy, seed)
+    stage = _stage(player, seed)
     try:
         for episode in range(1, num_episodes + 1):
-            now, total, step, ended = stage.reset(), 0.0, 0, ""
-            while True:
+            now = stage.reset()
+            total = 0.0
+            for step in itertools.count():
                 total += now.reward
-                if now.terminated or now.truncated:
-                    ended = "terminated" if now.terminated else "truncated"
-                elif step == max_steps:
-                    ended = "stopped"
-                q = None if ended else _values(policy, now.observation, stage.num_actions)
+                ended = _end(now, step, max_steps)
+                q = None if ended else _values(player, now.observation, stage.num_actions)
                 action = None if q is None else _action(q, epsilon, generator)
-                look = stage.picture(), stage.cells()
-                yield Frame(*look, now.observation, action, now.reward, episode, step, total, q, ended)
+                yield Frame(
+                    picture=stage.picture(),
+                    cells=stage.cells(),
+                    observation=now.observation,
+                    action=action,
+                    reward=now.reward,
+                    episode=episode,
+                    step=step,
+                    episode_return=total,
+                    q=q,
+                    ended=ended,
+                )
                 if action is None:
                     break
-                now, step = stage.step(action), step + 1
+                now = stage.step(action)
     finally:
         stage.close()
 
 
-def _values(policy: Policy, observation: np.ndarray, num_actions: int) -> np.ndarray:
-    q = np.asarray(policy.q(observation[None]))
+def _end(now: "_Moment", step: int, max_steps: int) -> str:
+    if now.terminated:
+        return "terminated"
+    if now.truncated:
+        return "truncated"
+    return "stopped" if step == max_steps else ""
+
+
+def _values(player: Player, observation: np.ndarray, num_actions: int) -> np.ndarray:
+    q = np.asarray(player.q(observation[None]))
     if q.shape != (1, num_actions):
-        raise ValueError(f"`policy.q` must give (1, {num_actions}) for one observation; got shape {q.shape}.")
+        raise ValueError(f"`player.q` must return (1, {num_actions}) for one observation; got shape {q.shape}.")
     if not np.isfinite(q).all():
-        raise ValueError(f"`policy.q` must be finite; got {q[0].tolist()}. The agent may have diverged.")
+        raise ValueError(f"`player.q` must be finite; got {q[0].tolist()}. The agent may have diverged.")
     return q[0]
 
 
@@ -118,7 +136,7 @@ def _action(q: np.ndarray, epsilon: float, generator: np.random.Generator) -> in
     return int(q.argmax())
 
 
-# -- where it plays ------------------------------------------------------------------------------------------
+# -- the environments ------------------------------------------------------------------------------
 
 
 class _Moment(NamedTuple):
@@ -129,7 +147,7 @@ class _Moment(NamedTuple):
 
 
 class _Stage(Protocol):
-    """One environment, whatever its kind, that knows where it stands."""
+    """One environment of any kind, which keeps its own state."""
 
     num_actions: int
 
@@ -144,24 +162,30 @@ class _Stage(Protocol):
     def close(self) -> None: ...
 
 
-def _stage(policy: Policy, seed: int) -> _Stage:
-    if policy.env.startswith("atari/"):
+def _stage(player: Player, seed: int) -> _Stage:
+    if player.env.startswith("atari/"):
         raise ValueError(
-            f"`env` must be an environment that can be watched, which Atari's cannot yet; got {policy.env!r}."
+            f"`env` must be an environment that can be watched, which Atari games cannot yet; got {player.env!r}."
         )
-    made = make(policy.env, **policy.options)
-    if policy.env.startswith("gymnasium/"):
-        return _Rendered(made.id, policy.options, seed)
+    made = make(player.env, **player.options)
+    if player.env.startswith("gymnasium/"):
+        return _Rendered(made.id, player.options, seed)
     return _Pure(made, seed)
 
 
 class _Pure:
+    """A pure environment in JAX."""
+
     def __init__(self, env: Any, seed: int) -> None:
         import jax
 
-        self.num_actions, self._env = env.num_actions, env
-        self._reset, self._step, self._split = jax.jit(env.reset), jax.jit(env.step), jax.random.split
-        self._key, self._state = jax.random.key(seed), None
+        self.num_actions = env.num_actions
+        self._env = env
+        self._reset = jax.jit(env.reset)
+        self._step = jax.jit(env.step)
+        self._split = jax.random.split
+        self._key = jax.random.key(seed)
+        self._state: Any = None
 
     def reset(self) -> _Moment:
         self._key, used = self._split(self._key)
@@ -188,8 +212,9 @@ class _Rendered:
     """A Gymnasium environment with `render_mode="rgb_array"`."""
 
     def __init__(self, id_: str, options: dict[str, Any], seed: int) -> None:
-        from offtrace.environments.guard import find, gymnasium, made
+        from offtrace.environments.guard import find, gymnasium, make_one
         from offtrace.environments.gymnasium import own_options
+        from offtrace.environments.spaces import check_spaces, observed_dtype
 
         self._name = f"gymnasium/{id_}"
         self._seed: int | None = seed
@@ -198,8 +223,8 @@ class _Rendered:
         kept = {key: value for key, value in options.items() if key not in (*own_options(), "render_mode")}
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*render_mode")  # refused below
-                self._env = made(spec, render_mode="rgb_array", **kept)
+                warnings.filterwarnings("ignore", message=".*render_mode")  # checked below
+                self._env = make_one(spec, render_mode="rgb_array", **kept)
         except TypeError as error:
             if "render_mode" not in str(error):
                 raise
@@ -207,16 +232,13 @@ class _Rendered:
         try:
             if "rgb_array" not in (self._env.metadata.get("render_modes") or ()):
                 raise self._unseen(f"its render modes are {self._env.metadata.get('render_modes')}")
-            seen, done = self._env.observation_space, self._env.action_space
-            if not isinstance(seen, gymnasium.spaces.Box) or not isinstance(done, gymnasium.spaces.Discrete):
-                raise ValueError(
-                    f"`env` must have observations in a Box and Discrete actions; {self._name} has {seen} and {done}."
-                )
+            check_spaces(self._env.observation_space, self._env.action_space, self._name)
         except BaseException:
             self._env.close()
             raise
-        self.num_actions, self._first_action = int(done.n), int(done.start)
-        self._dtype = seen.dtype if seen.dtype in (np.uint8, np.bool_) else np.dtype(np.float32)
+        self.num_actions = int(self._env.action_space.n)
+        self._first_action = int(self._env.action_space.start)
+        self._dtype = observed_dtype(self._env.observation_space)
 
     def reset(self) -> _Moment:
         seed, self._seed = self._seed, None
@@ -231,12 +253,15 @@ class _Rendered:
         try:
             shown = self._env.render()
         except self._missing as missing:
-            with_pygame = "it needs pygame: pip install 'offtrace[video]'"
-            raise self._unseen(with_pygame if "pygame" in str(missing) else str(missing)) from missing
-        if not isinstance(shown, np.ndarray) or shown.ndim != 3 or shown.shape[2] != 3 or shown.dtype != np.uint8:
-            kind = f"{shown.dtype} {shown.shape}" if isinstance(shown, np.ndarray) else type(shown).__name__
-            raise self._unseen(f"`render` gives {kind}")
-        return shown.copy()  # an environment may draw on the same array again
+            reason = str(missing)
+            if "pygame" in reason:
+                reason = "it needs pygame: pip install 'offtrace[video]'"
+            raise self._unseen(reason) from missing
+        if not isinstance(shown, np.ndarray):
+            raise self._unseen(f"`render` gives {type(shown).__name__}")
+        if shown.ndim != 3 or shown.shape[2] != 3 or shown.dtype != np.uint8:
+            raise self._unseen(f"`render` gives {shown.dtype} {shown.shape}")
+        return shown.copy()  # an environment may draw into the same array again
 
     def cells(self) -> None:
         return None
