@@ -1,4 +1,4 @@
-"""Turns the Markdown of this project into pages in `site/`: one file each, no network, light and dark."""
+"""Convert the Markdown documentation to HTML pages in `site/`. The pages need no network, and have a dark mode."""
 
 import re
 import shutil
@@ -35,8 +35,8 @@ img { max-width: 100%; background: white; }
 """
 
 
-def _target(file: Path, site: Path) -> str:
-    """Where a link to a file of the project leads in the site: to its page, or to a copy of it."""
+def _link_target(file: Path, site: Path) -> str:
+    """Return the path of a project file in the site: its page, or a copy of the file."""
     path = file.resolve().relative_to(ROOT).as_posix()
     for name, source in PAGES.items():
         if path == source:
@@ -47,18 +47,25 @@ def _target(file: Path, site: Path) -> str:
     return place
 
 
+def _with_site_links(source: Path, site: Path) -> str:
+    """Return the Markdown of a file, with links to project files replaced by links within the site."""
+
+    def replace(link: re.Match[str]) -> str:
+        file, anchor = link.groups(default="")
+        return f"]({_link_target(source.parent / file, site)}{anchor})"
+
+    # [text](file) or [text](file#anchor), but not [text](https://...) or [text](#anchor)
+    return re.sub(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", replace, source.read_text(encoding="utf-8"))
+
+
 def build(site: Path) -> list[Path]:
-    """Writes every page and the pictures; gives back the pages."""
+    """Write all pages and images to the folder `site`, which is emptied first. Return the paths of the pages."""
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "images", site / "images")
     menu = "".join(f'<a href="{name}.html">{name}</a>' for name in PAGES)
     written = []
     for name, source in PAGES.items():
-        text = re.sub(
-            r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)",
-            lambda link: f"]({_target((ROOT / source).parent / link[1], site)}{link[2] or ''})",  # noqa: B023
-            (ROOT / source).read_text(encoding="utf-8"),
-        )
+        text = _with_site_links(ROOT / source, site)
         body = markdown.markdown(text, extensions=["tables", "fenced_code", "toc"])
         page = site / f"{name}.html"
         page.write_text(
