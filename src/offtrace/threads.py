@@ -1,8 +1,9 @@
 """Large loops split over threads.
 
-Numba's own parallel loops stop the process when they are entered from several Python threads at once (its layer
-`workqueue`) or in a child after a fork (its layer `omp`), which is how replay workers and vector environments call
-this. A pool of plain threads around kernels that release the GIL has neither fault.
+Numba's own parallel loops stop the process when they are entered from several Python threads at
+once (its layer `workqueue`) or in a child after a fork (its layer `omp`), which is how replay
+workers and vector environments call this. A pool of plain threads around kernels that release the
+GIL has neither fault.
 """
 
 import os

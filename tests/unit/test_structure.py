@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "refusals": {"arrays"},
     "likelihoods": {"arrays", "refusals"},
     "parameters": {"arrays"},
-    "traces": {"arrays", "refusals", "likelihoods", "parameters"},
+    "traces": {"arrays", "refusals", "likelihoods", "parameters", "kernels"},
     "threads": set(),
     "kernels": set(),
     "files": set(),

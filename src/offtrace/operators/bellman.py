@@ -131,7 +131,7 @@ def commutator(mdp: FiniteMDP, pi: Any, mu: Any) -> float:
     return float(abs(one @ other - other @ one).sum(1).max())
 
 
-# -- the doors -----------------------------------------------------------------------------------------------
+# -- the doors -----------------------------------------------------------------------------------
 
 
 def values(mdp: FiniteMDP, q: Any) -> np.ndarray:

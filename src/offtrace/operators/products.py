@@ -43,11 +43,11 @@ def backup(mdp: FiniteMDP, v: np.ndarray, *, r: np.ndarray | None = None) -> np.
     if is_small(mdp):
         future = mdp.gamma * (dense(mdp) @ v).reshape(mdp.shape)
         return future if r is None else r + future
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     out = np.empty(mdp.shape)
     r = np.broadcast_to(0.0, mdp.shape) if r is None else r
-    over_states(mdp, compiled.backup, mdp.num_actions, *lists(mdp), mdp.gamma, r, v, out)
+    over_states(mdp, sweep_kernels.backup, mdp.num_actions, *lists(mdp), mdp.gamma, r, v, out)
     return out
 
 
@@ -56,9 +56,9 @@ def checked_backup(mdp: FiniteMDP, v: np.ndarray, w: np.ndarray, out: np.ndarray
     if is_small(mdp):
         out[:] = backup(mdp, v, r=mdp.r)
         return float(abs(expected(w, out) - v).max())
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
-    return max(over_states(mdp, compiled.checked_backup, *lists(mdp), w, mdp.gamma, mdp.r, v, out))
+    return max(over_states(mdp, sweep_kernels.checked_backup, *lists(mdp), w, mdp.gamma, mdp.r, v, out))
 
 
 def expected(w: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -84,10 +84,10 @@ def masses(mdp: FiniteMDP, w: np.ndarray | None = None) -> tuple[float, float]:
     elif is_small(mdp):
         mass = expected(w, continuing_mass(mdp))
     else:
-        from offtrace.operators import compiled
+        from offtrace.operators import sweep_kernels
 
         mass, nothing, ones = np.empty(mdp.num_states), np.zeros(mdp.num_states), np.ones(mdp.num_states)
-        over_states(mdp, compiled.sweep, *lists(mdp), w, 1.0, nothing, ones, mass)
+        over_states(mdp, sweep_kernels.sweep, *lists(mdp), w, 1.0, nothing, ones, mass)
     return mdp.gamma * float(mass.min()), mdp.gamma * float(mass.max())
 
 
@@ -126,14 +126,14 @@ def merged(mdp: FiniteMDP, w: np.ndarray) -> Lists | None:
 
     A local MDP leads to the same few states with every action, and a deterministic policy has one action.
     """
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     given = lists(mdp)
     counts = np.empty(mdp.num_states, dtype=np.int64)
 
     def count(start: int, stop: int) -> None:
         seen = np.full(mdp.num_states, -1, dtype=np.int64)
-        compiled.count_merged(start, stop, given.first, given.successor, w, seen, counts)
+        sweep_kernels.count_merged(start, stop, given.first, given.successor, w, seen, counts)
 
     parts_of(count, mdp.num_states, 12 * len(given.p))
     total = int(counts.sum())
@@ -144,7 +144,7 @@ def merged(mdp: FiniteMDP, w: np.ndarray) -> Lists | None:
 
     def fill(start: int, stop: int) -> None:
         place = np.full(mdp.num_states, -1, dtype=np.int64)
-        compiled.merge(start, stop, *given, w, place, *found)
+        sweep_kernels.merge(start, stop, *given, w, place, *found)
 
     parts_of(fill, mdp.num_states, 12 * len(given.p))
     return found

@@ -92,14 +92,16 @@ def best(mdp: FiniteMDP, *, tol: float) -> tuple[np.ndarray, int, str]:
     """v = max_a (r + γ P v)."""
     if products.is_small(mdp):
         return _policy_iteration_dense(mdp)
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     least_mass, most_mass = products.masses(mdp)
     v, new = np.zeros(mdp.num_states), np.empty(mdp.num_states)
     arguments = (mdp.num_actions, *products.lists(mdp), mdp.gamma, mdp.r)
     pace = _Pace()
     for count in range(1, MAX_SWEEPS):
-        low, high = _bounds(products.over_states(mdp, compiled.best_sweep, *arguments, v, new), least_mass, most_mass)
+        low, high = _bounds(
+            products.over_states(mdp, sweep_kernels.best_sweep, *arguments, v, new), least_mass, most_mass
+        )
         v, new = new, v
         if high - low <= 2 * tol or pace.stuck(high - low, v, most_mass):
             return v + (low + high) / 2, count, "sweeps"
@@ -118,7 +120,7 @@ def checked(solution: Solution, tol: float) -> Solution:
     return solution
 
 
-# -- small ---------------------------------------------------------------------------------------------------
+# -- small ---------------------------------------------------------------------------------------
 
 
 def _dense(matrix: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -143,7 +145,7 @@ def _policy_iteration_dense(mdp: FiniteMDP) -> tuple[np.ndarray, int, str]:
     return v, num_policies, "dense"
 
 
-# -- large ---------------------------------------------------------------------------------------------------
+# -- large ---------------------------------------------------------------------------------------
 
 
 def _band(mdp: FiniteMDP) -> Any:
@@ -213,14 +215,14 @@ def _staged(
     shifted, as bounds are in plain sweeps, by an estimate of its mean error: where states lead anywhere, what is
     missing at a state is γ times the mean of what changed after it was read. Returns the passes.
     """
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     if not 0 < mass < 1:
         return 0
     size, lists = len(v), products.lists(mdp)
     num_bytes = 12 * len(mdp.probability)
     edges = [size * i // NUM_STAGES for i in range(NUM_STAGES + 1)]
-    products.over_states(mdp, compiled.diagonal, *lists, w, spare)
+    products.over_states(mdp, sweep_kernels.diagonal, *lists, w, spare)
     loops = np.flatnonzero(spare)
     loops = loops if loops.size <= size // MANY_LOOPS else loops[:0]
     back = mdp.gamma * spare[loops]
@@ -228,7 +230,7 @@ def _staged(
     spans: list[float] = []
 
     def part(first: int, start: int, stop: int) -> tuple[float, float]:
-        return compiled.sweep(first + start, first + stop, *lists, w, mdp.gamma, b, v, spare)
+        return sweep_kernels.sweep(first + start, first + stop, *lists, w, mdp.gamma, b, v, spare)
 
     while len(spans) < MAX_SWEEPS:
         least, greatest, sums = math.inf, -math.inf, np.zeros(NUM_STAGES)
@@ -251,7 +253,7 @@ def _staged(
 def _sparse(
     mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, tol: float, masses: tuple[float, float], spare: np.ndarray
 ) -> tuple[np.ndarray, int, str]:
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     least_mass, most_mass = masses
     v = own = b.copy()  # a sweep from 0 gives b
@@ -261,7 +263,7 @@ def _sparse(
     passes = _staged(mdp, w, b, v, new, tol, most_mass) if in_stages else 0
     while passes < MAX_SWEEPS:
         passes += 1
-        changes = products.over_states(mdp, compiled.sweep, *products.lists(mdp), w, mdp.gamma, b, v, new)
+        changes = products.over_states(mdp, sweep_kernels.sweep, *products.lists(mdp), w, mdp.gamma, b, v, new)
         low, high = _bounds(changes, least_mass, most_mass)
         v, new = new, v
         middle = (low + high) / 2 if math.isfinite(low + high) else 0.0
@@ -282,10 +284,10 @@ def bicgstab(
     mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal: float, max_steps: int = MAX_STEPS
 ) -> tuple[int, bool]:
     """(I − γ M_w) v = b from v, in place, until the largest residual is at most `goal` or rounding allows no less."""
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     chain = products.merged(mdp, w)
-    product = compiled.matvec if chain is None else compiled.chain_matvec
+    product = sweep_kernels.matvec if chain is None else sweep_kernels.chain_matvec
     transitions = (*products.lists(mdp), w) if chain is None else chain
 
     def run(kernel: Any, *arguments: Any) -> list[Any]:
@@ -311,17 +313,17 @@ def bicgstab(
         while steps < max_steps:
             steps += 1
             alpha = rho / times(direction, image, shadow)[0]
-            run(compiled.half_step, residual, alpha, image)
+            run(sweep_kernels.half_step, residual, alpha, image)
             dot, square = times(residual, image_2, residual)
             omega = dot / square if square else 0.0
-            parts = run(compiled.full_step, v, residual, direction, image_2, shadow, alpha, omega)
+            parts = run(sweep_kernels.full_step, v, residual, direction, image_2, shadow, alpha, omega)
             new_rho, largest = sum(part[0] for part in parts), max(part[1] for part in parts)
             if not math.isfinite(largest + new_rho):
                 return steps, False
             beta = new_rho / rho * alpha / omega if rho and omega else 0.0
             if largest <= floor / 2 or beta == 0:
                 break
-            run(compiled.turn, direction, residual, image, beta, omega)
+            run(sweep_kernels.turn, direction, residual, image, beta, omega)
             rho = new_rho
         if largest >= before:
             return steps, False
@@ -329,7 +331,7 @@ def bicgstab(
 
 
 def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> tuple[np.ndarray, int, str]:
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     arguments = (mdp.num_actions, *products.lists(mdp), mdp.gamma, mdp.r)
     least_mass, most_mass = products.masses(mdp)
@@ -337,7 +339,7 @@ def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> 
     goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
     rough, known, band = math.inf, math.inf, _band(mdp)
     for _ in range(MAX_POLICIES):
-        changed = any(products.over_states(mdp, compiled.choose, *arguments, v, policy))
+        changed = any(products.over_states(mdp, sweep_kernels.choose, *arguments, v, policy))
         if changed or known > goal:
             earned = products.expected(policy, mdp.r)
             if band is None:
@@ -345,7 +347,7 @@ def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> 
                 known, count = max(goal, rough) if reached else goal, count + 2 * steps  # it will not get closer
             else:
                 v, known, count = _banded(mdp, policy, earned, band), goal, count + 1
-        changes = products.over_states(mdp, compiled.best_sweep, *arguments, v, new)
+        changes = products.over_states(mdp, sweep_kernels.best_sweep, *arguments, v, new)
         low, high = _bounds(changes, least_mass, most_mass)
         v, new = new, v
         count += 2

@@ -11,15 +11,16 @@ is one class below and one row in `TRACES`.
 import difflib
 from dataclasses import dataclass, fields
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from offtrace.arrays import Array, known, lead, product, take_action
+from offtrace.arrays import Array, known, lead, take_action
 from offtrace.likelihoods import Likelihoods, check, tolerance
 from offtrace.likelihoods import likelihoods as likelihoods_of
 from offtrace.parameters import as_array, check_lambda_shape, check_parameter, like, register_with_jax
 from offtrace.refusals import refuse
+from offtrace.traces.beta import BetaState, BetaStep, advance
 
 
 @dataclass(frozen=True)
@@ -228,32 +229,6 @@ class QSigma(Trace):
         return self.sigma * likelihoods.ratio() + (1 - self.sigma) * likelihoods.target()
 
 
-class Reach(NamedTuple):
-    """One step of a trajectory-aware trace, seen from the step where the trajectory started."""
-
-    beta: Array
-    """β_{t−1}; 1 at the start."""
-    ratio: Array
-    """ρ_t."""
-    carried: Array
-    """β_{t−1} ρ_t, and 0 where β_{t−1} is."""
-    lambda_: Array
-    """λ_t."""
-    clipped_product: Array
-    """min(1, Π_{s=1..t} ρ_s)."""
-    lambda_product: Array
-    """Π_{s=1..t} λ_s, which is λ^t for one λ."""
-
-    @staticmethod
-    def at(
-        xp: ModuleType, beta: Array, log_ratio: Array, lambda_: Array, clipped_product: Array, lambda_product: Array
-    ) -> "Reach":
-        """From log ρ_t; a ratio may overflow to infinity, a trace that was cut stays cut."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            ratio = xp.exp(log_ratio)
-            return Reach(beta, ratio, product(beta, ratio), lambda_, clipped_product, lambda_product)
-
-
 @dataclass(frozen=True)
 class TrajectoryAware(Trace):
     """A trace whose product β_t = c_1 … c_t is not a product of one coefficient per (x, a).
@@ -265,8 +240,8 @@ class TrajectoryAware(Trace):
     markov = False
     needs_mu = True
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        """β_t from what is known at step t."""
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
+        """Return β_t from what is known at step t."""
         raise TypeError(f"{type(self).__name__} does not say how its trace goes on; define `next_beta`.")
 
     def __call__(self, **_: Array | None) -> Array:
@@ -296,16 +271,11 @@ class TrajectoryAware(Trace):
         if log_ratio.shape[0] == 0:
             return xp.zeros_like(log_ratio)
         lambdas = lead(like(self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
-        beta = lambda_product = xp.ones_like(log_ratio[0])
-        log_product = xp.zeros_like(log_ratio[0])
-        betas = [beta]
+        state = BetaState.start(xp, log_ratio[0])
+        betas = [state.beta]
         for t in range(1, log_ratio.shape[0]):
-            log_product = log_product + log_ratio[t]
-            lambda_product = lambda_product * lambdas[t]
-            clipped_product = xp.exp(xp.where(log_product < 0, log_product, 0))
-            reach = Reach.at(xp, beta, log_ratio[t], lambdas[t], clipped_product, lambda_product)
-            beta = self.next_beta(xp, reach)
-            betas.append(beta)
+            state = advance(self, xp, state, log_ratio=log_ratio[t], lambda_=lambdas[t])
+            betas.append(state.beta)
         return xp.stack(betas)
 
 
@@ -318,8 +288,8 @@ class RecursiveRetrace(TrajectoryAware):
     source = "Munos et al. 2016, Eq. 9"
     safe = True
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        return reach.lambda_ * xp.where(reach.carried < 1, reach.carried, 1)
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
+        return step.lambda_ * xp.where(step.carried < 1, step.carried, 1)
 
 
 @dataclass(frozen=True)
@@ -331,8 +301,8 @@ class TruncatedIS(TrajectoryAware):
     source = "Daley et al. 2023"
     safe = False
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        return reach.lambda_product * reach.clipped_product
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
+        return step.lambda_product * step.clipped_product
 
 
 @dataclass(frozen=True)
@@ -344,8 +314,8 @@ class RBIS(TrajectoryAware):
     source = "Daley et al. 2023"
     safe = True
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        return xp.where(reach.carried < reach.lambda_product, reach.carried, reach.lambda_product)
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
+        return xp.where(step.carried < step.lambda_product, step.carried, step.lambda_product)
 
 
 TRACES: MappingProxyType[str, type[Trace]] = MappingProxyType(

@@ -1,8 +1,9 @@
 """The inner loops of all targets, written out in vector instructions.
 
-LLVM makes its own vector code for hundreds of numbers: it goes one by one through most of 6 or 18 actions, and each
-time it is entered it first asks which arrays overlap. Written out for eight lanes, with a mask for those left over, a
-row of 6 actions takes 0.9 ns instead of 2.5, and a step of a few windows costs no call.
+LLVM makes its own vector code for hundreds of numbers: it goes one by one through most of 6 or 18
+actions, and each time it is entered it first asks which arrays overlap. Written out for eight
+lanes, with a mask for those left over, a row of 6 actions takes 0.9 ns instead of 2.5, and a step
+of a few windows costs no call.
 """
 
 from collections.abc import Callable, Sequence
@@ -103,7 +104,7 @@ class Writer:
         return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, takes), name)
 
 
-# -- Σ_a π(a|x) Q(x, a) and what else is read of a row -----------------------------------------------------------
+# -- Σ_a π(a|x) Q(x, a) and what else is read of a row -------------------------------------------
 
 
 def _write_sums(
@@ -271,20 +272,22 @@ RUNS_ON = COMPILED and not getattr(numba.config, "BOUNDSCHECK", None)
 dots = dots_in_lanes if MASKS else dots_one_by_one
 """dots(q, pi, t, b, rows, out): out[j] = Σ_i π[t, b+j, i] Q[t, b+j, i] for j < rows, all of one dtype.
 
-j may run on beyond the batch into the next step, where the rows of one follow those of the other in memory.
+j may run on beyond the batch into the next step, where the rows of one follow those of the other in
+memory.
 """
 
 read_rows = rows_in_lanes if MASKS else rows_one_by_one
 """read_rows(q, pi, a, t, b, at, rows, slab): the same sums, and Q and π of the actions taken, into a slab.
 
-Actions are counted on from row to row, the first is at `at`; one that does not exist is taken for action 0.
+Actions are counted on from row to row, the first is at `at`; one that does not exist is taken for
+action 0.
 """
 
 totals = totals_in_lanes if MASKS else totals_one_by_one
 """totals(pi, t, b, rows, out): out[j] = Σ_i π[t, b+j, i], and −∞ or NaN if one of them is negative."""
 
 
-# -- target_t = r_t + discount_t w_{t+1} and w_t = E_π Q(x_t, ·) + λ c_t (target_t − Q(x_t, a_t)) -----------------
+# -- target_t = r_t + discount_t w_{t+1} and w_t = E_π Q(x_t, ·) + λ c_t (target_t − Q(x_t, a_t)) ---
 
 
 def _write_carry(
@@ -333,6 +336,7 @@ _carry: Any = intrinsic(_write_carry)
 carry: Any = _carry if MASKS else carry_one_by_one
 """carry(r, discount, out, at, steps, count, carried, lambda_, slab, row): the recursion, from the last step back.
 
-A step is `count` numbers of r, discount and out, counted on from row to row; the first step's first one is at `at`,
-and what belongs to it in the slab at `row`. `carried` comes in as w of the step behind, and leaves as w of the first.
+A step is `count` numbers of r, discount and out, counted on from row to row; the first step's first
+one is at `at`, and what belongs to it in the slab at `row`. `carried` comes in as w of the step
+behind, and leaves as w of the first.
 """
