@@ -99,7 +99,7 @@ def test_trajectory_aware_rows_sampled_and_exact_agree() -> None:
     setting = {"pi": pi, "mu": mu, "traces": ["rbis", "recursive_retrace", "truncated_is"], "lambdas": [0.9]}
     exact = ot.analyze(mdp, **setting)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offtrace.safety.rows.FEW_PATHS", 0)
+        patch.setattr("offtrace.safety.measures.FEW_PATHS", 0)
         sampled = ot.analyze(mdp, **setting, num_trajectories=4000)
     assert not any(row.sampled for row in exact)
     assert all(row.sampled for row in sampled)

@@ -8,8 +8,7 @@ import numpy as np
 
 from offtrace.report.charts import alt, finished
 from offtrace.report.safety import GREY, INK, subject, texts
-from offtrace.safety import Analysis, Row
-from offtrace.safety.rows import BY_THEOREM
+from offtrace.safety import BY_THEOREM, Analysis, SafetyRow
 
 TELLING = ("one_step", "retrace", "rbis", "tree_backup", "recursive_retrace", "q_sigma")
 NUM_MAPS = 4
@@ -67,13 +66,13 @@ def eta_map(
 
 def _maps(
     analysis: Analysis, traces: Sequence[str] | None, lambda_: float | None, entered: np.ndarray
-) -> list[tuple[Row, list[str]]]:
+) -> list[tuple[SafetyRow, list[str]]]:
     """Rows to draw, each with the names of others that look the same."""
     known = {row.trace for row in analysis.rows}
     for name in traces or ():
         if name not in known:
             raise ValueError(f"`traces` must be in the table: {', '.join(sorted(known))}; got {name!r}.")
-    found: list[tuple[Row, list[str]]] = []
+    found: list[tuple[SafetyRow, list[str]]] = []
     for name in traces or TELLING:
         rows = [
             row
@@ -111,7 +110,7 @@ def _layout(num_rows: int, num_columns: int, num_maps: int) -> tuple[float, int]
         side *= 0.9
 
 
-def _alike(one: Row, other: Row, entered: np.ndarray) -> bool:
+def _alike(one: SafetyRow, other: SafetyRow, entered: np.ndarray) -> bool:
     return bool(abs(np.asarray(one.eta).max(1) - np.asarray(other.eta).max(1))[entered].max(initial=0) <= ALIKE)
 
 

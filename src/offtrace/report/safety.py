@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offtrace.report.charts import COLOURS, alt, finished
-from offtrace.safety import Analysis, Row
-from offtrace.safety.rows import BY_THEOREM
+from offtrace.safety import BY_THEOREM, Analysis, SafetyRow
 
 WIDTH, HEIGHT = 560, 400
 BAND = 0.1
@@ -83,7 +82,7 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
     return chart.resolve_scale(color="independent")
 
 
-def _can_be_drawn(row: Row) -> bool:
+def _can_be_drawn(row: SafetyRow) -> bool:
     """Whether its numbers are known; they may be infinite."""
     return row.iterations is not None and not math.isnan(row.iterations) and not math.isnan(row.target_variance)
 
@@ -202,7 +201,7 @@ def _looks() -> dict[str, Any]:
     }
 
 
-def _recommended(row: Row, points: list[dict[str, Any]]) -> list[alt.Chart]:
+def _recommended(row: SafetyRow, points: list[dict[str, Any]]) -> list[alt.Chart]:
     """A ring around it, and its name where it hides least."""
     point = next(point for point in points if point["recommended"])
     dx, dy = _beside(point, points, width=8.2 * len(row.label))
@@ -236,7 +235,7 @@ def _beside(point: dict[str, Any], points: list[dict[str, Any]], *, width: float
 
 
 def _key(
-    rows: list[Row],
+    rows: list[SafetyRow],
     styles: dict[str, tuple[str, str]],
     sizes: dict[float | None, float],
     twins: dict[str, str],
@@ -277,7 +276,7 @@ def _key(
     ]
 
 
-def _drawn(row: Row, rows: list[Row], twins: dict[str, str]) -> Row | None:
+def _drawn(row: SafetyRow, rows: list[SafetyRow], twins: dict[str, str]) -> SafetyRow | None:
     """The row itself, or the one that is drawn for it; None where its numbers are not known."""
     name = twins.get(row.trace, row.trace)
     return next((one for one in rows if one.trace == name and one.lambda_ == row.lambda_), None)
@@ -289,7 +288,7 @@ def _styles(names: list[str]) -> dict[str, tuple[str, str]]:
     return {name: (TRACE_COLOURS.get(name) or next(free), next(shapes)) for name in names}
 
 
-def _sizes(rows: list[Row]) -> dict[float | None, float]:
+def _sizes(rows: list[SafetyRow]) -> dict[float | None, float]:
     """Areas by λ, which one-step targets do not have."""
     lambdas = sorted({row.lambda_ for row in rows if row.lambda_ is not None and row.trace != "one_step"})
     return dict(zip(lambdas, np.linspace(LARGEST, SMALLEST, len(lambdas))[::-1].tolist(), strict=True))

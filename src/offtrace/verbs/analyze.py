@@ -21,7 +21,7 @@ from offtrace.mdp import MDPS, CountedMDP, FiniteMDP, from_data, from_gymnasium
 from offtrace.mdp.finite import checked_gamma
 from offtrace.mdp.gymnasium import PACKAGES
 from offtrace.operators import q_star
-from offtrace.safety.rows import BY_THEOREM
+from offtrace.safety import BY_THEOREM
 
 MAX_LOG = 64 << 20
 """Bytes of a log as text."""
