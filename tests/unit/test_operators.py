@@ -85,7 +85,7 @@ def test_lambda_operator_at_its_ends() -> None:
     mdp = ending(rng)
     pi, q = random_policy(rng, mdp.shape), rng.normal(size=mdp.shape)
     assert operators.t_lambda(mdp, q, pi=pi, lambda_=0.0) == pytest.approx(operators.t_pi(mdp, q, pi=pi), abs=1e-13)
-    assert operators.t_lambda(mdp, q, pi, 1.0) == pytest.approx(operators.q_pi(mdp, pi), abs=1e-11)
+    assert operators.t_lambda(mdp, q, pi=pi, lambda_=1.0) == pytest.approx(operators.q_pi(mdp, pi), abs=1e-11)
     series, power = np.zeros(mdp.shape), q
     for n in range(400):
         power = operators.t_pi(mdp, power, pi=pi)

@@ -189,7 +189,7 @@ def test_the_recommendation_is_the_cheapest_safe_row() -> None:
         ({"mu": None}, TypeError, "`mu` must be given"),
         ({"accuracy": 0}, ValueError, r"`accuracy` must be in \(0, 1\)"),
         ({"lambdas": [2.0]}, ValueError, r"`lambda_` of ImportanceSampling must be in \[0, 1\]; got 2"),
-        ({"lambdas": []}, ValueError, "`lambdas` must have at least one"),
+        ({"lambdas": []}, ValueError, "`lambdas` must not be empty"),
         ({"traces": ["retrase"]}, ValueError, "Did you mean 'retrace'"),
         ({"traces": [3]}, TypeError, "`traces` must be names, classes, values or functions; got 3"),
         ({"pi": np.ones((2, 2))}, ValueError, "`pi` must have rows that sum to 1; got 2 at x = 0"),
