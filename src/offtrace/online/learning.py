@@ -218,24 +218,13 @@ def sweep(
         num_threads = 1  # an environment has one state, and Python runs one thread at a time
     runs = run_all(jobs, length=problem.num_episodes, num_threads=num_threads, progress=progress)
 
-    shape = (len(traces), len(lambdas), len(sizes), len(seeds))
-    curves: dict[str, Any] = dict.fromkeys(CURVES)
-    for name in CURVES:
-        if getattr(runs[0], name) is not None:
-            curves[name] = np.stack([getattr(run, name) for run in runs]).reshape(*shape, -1)
-    diverged_at = [-1 if run.diverged_at is None else run.diverged_at for run in runs]
-    return SweepResult(
-        axes={
-            "trace": _trace_labels([row[0] for row in grid]),
-            "lambda_": tuple(lambdas),
-            "step_size": tuple(size.scale if _is_constant(size) else size.label for size in sizes),
-            "seed": tuple(seeds),
-        },
-        num_episodes=problem.points,
-        diverged_at=np.array(diverged_at).reshape(shape),
-        q=np.stack([run.q for run in runs]).reshape(*shape, *problem.shape) if keep_q else None,
-        **curves,
-    )
+    axes = {
+        "trace": _trace_labels([row[0] for row in grid]),
+        "lambda_": tuple(lambdas),
+        "step_size": tuple(size.scale if _is_constant(size) else size.label for size in sizes),
+        "seed": tuple(seeds),
+    }
+    return _stacked(problem, runs, axes, keep_q)
 
 
 def collect(
@@ -302,6 +291,23 @@ def _run_once(problem: LearningProblem, trace: Any, step_size: Any, seed: int) -
     learned = problem.run(trace, compiled_trace, as_step_size(step_size), count("seed", seed, 0))
     assert learned is not None  # only `progress` stops a run early
     return learned
+
+
+def _stacked(problem: LearningProblem, runs: list[Learned], axes: dict[str, Any], keep_q: bool) -> SweepResult:
+    """Return the runs, which are in the order of the grid, as arrays over its axes."""
+    shape = tuple(len(values) for values in axes.values())
+    curves: dict[str, Any] = dict.fromkeys(CURVES)
+    for name in CURVES:
+        if getattr(runs[0], name) is not None:
+            curves[name] = np.stack([getattr(run, name) for run in runs]).reshape(*shape, -1)
+    diverged_at = [-1 if run.diverged_at is None else run.diverged_at for run in runs]
+    return SweepResult(
+        axes=axes,
+        num_episodes=problem.points,
+        diverged_at=np.array(diverged_at).reshape(shape),
+        q=np.stack([run.q for run in runs]).reshape(*shape, *problem.shape) if keep_q else None,
+        **curves,
+    )
 
 
 def _is_constant(size: StepSize) -> bool:
