@@ -117,30 +117,24 @@ class Curves(NamedTuple):
 
 
 # -- steps ---------------------------------------------------------------------------------------
+#
+# These are inlined into `trajectory`. They take arrays, never the tuples above: Numba counts references to
+# every array of a tuple that is passed to a function, which doubles the time of a step.
 
 
 @jit(forceinline=True)
-def sampled_step(model, words, pair):
-    """r_t, x_{t+1} and whether the episode ended, drawn from the model."""
-    i, ended = transition(model.first, model.width, model.cumulative, model.ends, words, pair)
-    by_transition = model.reward.size == model.cumulative.size
-    return model.reward[i if by_transition else pair], np.int64(model.successor[i]), ended
-
-
-@jit(forceinline=True)
-def count_visit(settings, state, pair, k):
+def count_visit(first_visit, bounded, last_visit, visits_here, pair, k):
     """Whether this visit counts, and the pair's visits in trajectory k where they bound the step size, else 0."""
-    if not (settings.first_visit or settings.bounded):
+    if not (first_visit or bounded):
         return True, 0
-    again = state.last_visit[pair] == k + 1
-    state.last_visit[pair] = k + 1
-    if settings.first_visit and again:
+    again = last_visit[pair] == k + 1
+    last_visit[pair] = k + 1
+    if first_visit and again:
         return False, 0
-    if not settings.bounded:
+    if not bounded:
         return True, 0
-    visits_here = state.visits_here[pair] + 1 if again else 1
-    state.visits_here[pair] = visits_here
-    return True, visits_here
+    visits_here[pair] = visits_here[pair] + 1 if again else 1
+    return True, visits_here[pair]
 
 
 @jit(forceinline=True)
@@ -176,29 +170,26 @@ def sum_ahead(gamma, kind, lambda_, delta, ratio, j, num_steps):
 
 
 @jit(forceinline=True)
-def learn_forward(settings, trace, state, work, k, num_steps):
-    """Q_{k+1}(x_j, a_j) += α_k Δ_j for the visits j that count, from the last step to the first.
+def learn_forward(
+    gamma, kind, lambda_, pairs, delta, c, counts, visits, visits_here, scale, power, offset, flat, num_steps
+):
+    """Q_{k+1}(x_j, a_j) += α_k Δ_j for the visits j that count, from the last to the first.
 
-    `work.c` holds the coefficients of a Markov trace, and the ratios ρ of a trajectory-aware one.
+    `c` holds the coefficients of a Markov trace, and the ratios ρ of a trajectory-aware one.
     """
-    gamma = settings.gamma
-    is_markov = trace.kind < FIRST_TRAJECTORY_AWARE
     correction = 0.0  # Δ_{j+1}
     c_ahead = 0.0  # c_{j+1}
     for back in range(num_steps):
         j = num_steps - 1 - back
-        counts = work.counts[j] != 0
-        if is_markov:
-            correction = work.delta[j] + (gamma * c_ahead * correction if c_ahead != 0 else 0.0)
-            c_ahead = work.c[j]
-        elif counts:
-            correction = sum_ahead(gamma, trace.kind, trace.lambda_, work.delta, work.c, j, num_steps)
-        if counts:
-            pair = work.pairs[j]
-            visits_here = state.visits_here[pair] if state.visits_here.size > 0 else 0
-            visits = work.visits[pair] + settings.offset
-            alpha = step_size(settings.scale[k], settings.power, visits, visits_here)
-            work.flat[pair] += alpha * correction
+        if kind < FIRST_TRAJECTORY_AWARE:
+            correction = delta[j] + (gamma * c_ahead * correction if c_ahead != 0 else 0.0)
+            c_ahead = c[j]
+        elif counts[j] != 0:
+            correction = sum_ahead(gamma, kind, lambda_, delta, c, j, num_steps)
+        if counts[j] != 0:
+            bound = visits_here[pairs[j]] if visits_here.size > 0 else 0
+            alpha = step_size(scale, power, visits[pairs[j]] + offset, bound)
+            flat[pairs[j]] += alpha * correction
 
 
 # -- the backward view ---------------------------------------------------------------------------
@@ -277,48 +268,12 @@ def extend_visits(
 
 
 @jit(forceinline=True)
-def learn_backward(settings, trace, state, work, active, pair, delta, c, counts, t):
-    """Update the list of traces, then learn δ_t z_t at once, or add it up; returns the length of the list.
-
-    `c` is the coefficient of a Markov trace, and the ratio ρ_t of a trajectory-aware one.
-    """
-    pairs = work.pairs
-    z = work.z
-    if trace.kind < FIRST_TRAJECTORY_AWARE:
-        active = extend_pairs(settings.gamma * c, pairs, z, state.place, active, pair, counts)
-    else:
-        active = extend_visits(
-            settings.gamma,
-            trace.kind,
-            trace.lambda_,
-            pairs,
-            z,
-            work.beta,
-            work.reach,
-            work.lambda_product,
-            work.log_product,
-            active,
-            pair,
-            c,
-            counts,
-        )
-    if settings.every_step:
-        for i in range(active):
-            work.flat[pairs[i]] += state.alpha[pairs[i]] * (delta * z[i])
-    else:
-        work.visited[t] = pair
-        for i in range(active):
-            state.total[pairs[i]] += delta * z[i]
-    return active
-
-
-@jit(forceinline=True)
-def learn_totals(state, work, num_steps):
+def learn_totals(flat, alpha, total, visited, num_steps):
     """Q_{k+1}(x, a) = Q_k(x, a) + α_k Σ_t δ_t z_t(x, a) for the pairs visited; sets the sums back to 0."""
     for t in range(num_steps):
-        pair = work.visited[t]
-        work.flat[pair] += state.alpha[pair] * state.total[pair]
-        state.total[pair] = 0.0  # so a later visit of the pair adds nothing
+        pair = visited[t]
+        flat[pair] += alpha[pair] * total[pair]
+        total[pair] = 0.0  # so a later visit of the pair adds nothing
 
 
 # -- one trajectory ------------------------------------------------------------------------------
@@ -339,10 +294,13 @@ def trajectory(model, stored, which, target, behaviour, trace, settings, state, 
     """
     q = state.q
     words = state.words
+    alpha = state.alpha
+    flat = work.flat
     visits = work.visits
     num_actions = q.shape[1]
     gamma = settings.gamma
     kind = trace.kind
+    lambda_ = trace.lambda_
     is_markov = kind < FIRST_TRAJECTORY_AWARE
     pi_kind, pi_parameter, pi_table = target.kind, target.parameter[k], target.table
     mu_kind, mu_parameter, mu_table = behaviour.kind, behaviour.parameter[k], behaviour.table
@@ -350,6 +308,7 @@ def trajectory(model, stored, which, target, behaviour, trace, settings, state, 
     pi, ahead = work.pi, work.ahead  # π_k(·|x_t) and π_k(·|x_{t+1}), where `expect` writes them
 
     replayed = stored.first.size > 1
+    by_transition = model.reward.size == model.cumulative.size
     begin = stored.first[which] if replayed else 0
     limit = stored.first[which + 1] - begin if replayed else settings.max_steps
     x = stored.x[begin] if replayed else choice(words, model.start, 0, model.start.size)
@@ -373,7 +332,9 @@ def trajectory(model, stored, which, target, behaviour, trace, settings, state, 
         else:
             a, mu_a = act(mu_kind, mu_parameter, mu_table, q, x, best, words, work.mu)
             pair = x * num_actions + a
-            r, x_next, ended = sampled_step(model, words, pair)
+            i, ended = transition(model.first, model.width, model.cumulative, model.ends, words, pair)
+            r = model.reward[i if by_transition else pair]
+            x_next = np.int64(model.successor[i])
 
         # 2. its TD error
         delta = r - q[x, a]
@@ -387,19 +348,20 @@ def trajectory(model, stored, which, target, behaviour, trace, settings, state, 
         num_steps += 1
 
         # 3. the visit
-        counts, visits_here = count_visit(settings, state, pair, k)
+        counts, visits_here = count_visit(
+            settings.first_visit, settings.bounded, state.last_visit, state.visits_here, pair, k
+        )
         if counts:
             visits[pair] += 1
         if counts and settings.backward:
-            alpha = step_size(settings.scale[k], settings.power, visits[pair] + settings.offset, visits_here)
-            state.alpha[pair] = alpha
+            alpha[pair] = step_size(settings.scale[k], settings.power, visits[pair] + settings.offset, visits_here)
 
         # 4. the coefficient
         pi_a = probability_of(a, pi_kind, pi_parameter, pi_table, q, x, best, pi)
         if is_markov:
             if kind == KIND_SOFT_WATKINS:  # reads all of π(·|x)
                 fill_row(pi_kind, pi_parameter, pi_table, q, x, best, pi)
-            c = coefficient(kind, trace.lambda_, trace.parameter, trace.c, pair, a, pi_a, mu_a, q, x, pi)
+            c = coefficient(kind, lambda_, trace.parameter, trace.c, pair, a, pi_a, mu_a, q, x, pi)
         else:
             c = pi_a / mu_a
 
@@ -410,7 +372,31 @@ def trajectory(model, stored, which, target, behaviour, trace, settings, state, 
             work.c[t] = c
             work.counts[t] = counts
         else:
-            active = learn_backward(settings, trace, state, work, active, pair, delta, c, counts, t)
+            if is_markov:
+                active = extend_pairs(gamma * c, work.pairs, work.z, state.place, active, pair, counts)
+            else:
+                active = extend_visits(
+                    gamma,
+                    kind,
+                    lambda_,
+                    work.pairs,
+                    work.z,
+                    work.beta,
+                    work.reach,
+                    work.lambda_product,
+                    work.log_product,
+                    active,
+                    pair,
+                    c,
+                    counts,
+                )
+            if settings.every_step:
+                for i in range(active):
+                    flat[work.pairs[i]] += alpha[work.pairs[i]] * (delta * work.z[i])
+            else:
+                work.visited[t] = pair
+                for i in range(active):
+                    state.total[work.pairs[i]] += delta * work.z[i]
         if ended:
             break
 
@@ -425,9 +411,24 @@ def trajectory(model, stored, which, target, behaviour, trace, settings, state, 
             pi, ahead = ahead, pi
 
     if not settings.backward:
-        learn_forward(settings, trace, state, work, k, num_steps)
+        learn_forward(
+            gamma,
+            kind,
+            lambda_,
+            work.pairs,
+            work.delta,
+            work.c,
+            work.counts,
+            visits,
+            state.visits_here,
+            settings.scale[k],
+            settings.power,
+            settings.offset,
+            flat,
+            num_steps,
+        )
     elif not settings.every_step:
-        learn_totals(state, work, num_steps)
+        learn_totals(flat, alpha, state.total, work.visited, num_steps)
     return num_steps, earned, False
 
 
