@@ -31,7 +31,7 @@ from offtrace.mdp import FiniteMDP
 from offtrace.operators.products import BAND, lists, over_states
 
 kernel = jit(fastmath={"contract"})
-inlined_kernel = jit(fastmath={"contract"}, forceinline=True)
+inlined_kernel = jit(fastmath={"contract"}, inline="always")
 
 TINY = 1e-280
 """Smaller numbers are taken for 0: arithmetic with subnormal numbers is slow."""

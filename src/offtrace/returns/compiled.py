@@ -49,6 +49,8 @@ from offtrace.traces.formulas import (
     KIND_IS,
     KIND_ONE_STEP,
     KIND_Q_LAMBDA,
+    KIND_RBIS,
+    KIND_RECURSIVE_RETRACE,
     KIND_RETRACE,
     KIND_TREE_BACKUP,
     KIND_TRUNCATED_IS,
@@ -129,21 +131,6 @@ def _coefficients(kind, lambdas, mu_a, batch, at, rows, slab):
             slab[C, j] *= lambdas[t, b if lambdas.shape[1] > 1 else 0]
 
 
-@jit(forceinline=True)
-def _fill_slab(kind, lambdas, q, pi, a, mu_a, c_given, q_a_given, t, b, at, rows, slab):
-    """E_π Q(x, ·), Q(x, a), π(a|x) and c of the rows at, at + 1, …; row `at` is step t of batch element b."""
-    read_rows(q, pi, a, t, b, at, rows, slab)
-    _without_unread_actions(q, pi, t, b, rows, slab)
-    if q_a_given.size > 0:
-        for j in range(rows):
-            slab[Q_A, j] = q_a_given.flat[at + j]
-    if kind == GIVEN:
-        for j in range(rows):
-            slab[C, j] = c_given.flat[at + j]
-    else:
-        _coefficients(kind, lambdas, mu_a, q.shape[1], at, rows, slab)
-
-
 # -- the recursion over a slab -------------------------------------------------------------------
 
 
@@ -171,7 +158,7 @@ def _cut(reset, mask, out, at, count, carried, slab, row):
             out.flat[at + j] = out.flat[at + j] if mask.flat[at + j] else 0
 
 
-@jit(forceinline=True)
+@jit(inline="always")
 def _carry_step_by_step(r, discount, reset, mask, out, at, rows, count, carried, lambda_, slab, validate):
     """The recursion with a look at every step, from the slab's last: cuts, and whether w is still finite."""
     fine = True
@@ -269,7 +256,7 @@ def _fit(kind, q, pi, a, r, discount, mu_a, reset, mask):
     return fit and (reset.size == 0 or reset.shape == r.shape) and (mask.size == 0 or mask.shape == r.shape)
 
 
-@jit(forceinline=True)
+@jit(inline="always")
 def _slab_is_fine(kind, pi, r, discount, mu_a, reset, mask, out, t, b, at, rows, tolerance, slab):
     """Everything that is checked once a slab's targets are there; overwrites the slab's c."""
     batch = r.shape[1]
@@ -320,8 +307,19 @@ def _targets(
             t = max(above - steps, first)
             rows = count * (above - t)
             at = t * batch + b
-            _fill_slab(kind, lambdas, q, pi, a, mu_a, c_given, q_a_given, t, b, at, rows, slab)
+            # E_π Q(x, ·), Q(x, a), π(a|x) and c of the slab's rows
+            read_rows(q, pi, a, t, b, at, rows, slab)
+            _without_unread_actions(q, pi, t, b, rows, slab)
+            if q_a_given.size > 0:
+                for j in range(rows):
+                    slab[Q_A, j] = q_a_given.flat[at + j]
+            if kind == GIVEN:
+                for j in range(rows):
+                    slab[C, j] = c_given.flat[at + j]
+            else:
+                _coefficients(kind, lambdas, mu_a, batch, at, rows, slab)
             fine &= _actions_exist(a, mask, at, rows, q.shape[2])
+            # the recursion through the slab's steps, from the last to the first
             if look_at_steps:
                 fine &= _carry_step_by_step(
                     r, discount, reset, mask, out, at, rows, count, carried, lambda_, slab, validate
@@ -423,9 +421,23 @@ def _fold_backward(
 
 @jit()
 def _trajectory_aware(kind, one_step, delta, discount, ratio, log_ratio, lambdas, cut, out, start, stop):
-    """target_s = one_step_s + Σ_{t>s} (Π_{i=s..t−1} discount_i) β_{s,t} δ_t; arrays are batch-major, (batch, n).
+    """The targets of a trajectory-aware trace; arrays are batch-major, (batch, n)."""
+    # a constant kind leaves one formula in the loop
+    if kind == KIND_TRUNCATED_IS:
+        _double_sum(KIND_TRUNCATED_IS, one_step, delta, discount, ratio, log_ratio, lambdas, cut, out, start, stop)
+    elif kind == KIND_RECURSIVE_RETRACE:
+        _double_sum(
+            KIND_RECURSIVE_RETRACE, one_step, delta, discount, ratio, log_ratio, lambdas, cut, out, start, stop
+        )
+    else:
+        _double_sum(KIND_RBIS, one_step, delta, discount, ratio, log_ratio, lambdas, cut, out, start, stop)
 
-    From every start s, β is carried forwards until the trajectory is cut: O(n²).
+
+@jit(forceinline=True)
+def _double_sum(kind, one_step, delta, discount, ratio, log_ratio, lambdas, cut, out, start, stop):
+    """target_s = one_step_s + Σ_{t>s} (Π_{i=s..t−1} discount_i) β_{s,t} δ_t, in O(n²).
+
+    From every start s, β is carried forwards until the trajectory is cut.
     """
     n = delta.shape[1]
     for b in range(start, stop):
