@@ -839,8 +839,11 @@ REFUSALS = {
     "scale": (lambda: online.StepSize(-0.1), "`scale` must be a finite number of at least 0; got -0.1"),
     "seeds": (lambda: online.sweep(MDP, traces=["retrace"], seeds=[]), "`seeds` must not be empty"),
     "traces": (lambda: online.sweep(MDP, traces=[3]), "`traces` must be names, classes or values of traces; got 3"),
-    "weights": (lambda: online.control(MDP, trace="retrace", weights=0.0), "`weights` must be at least 0, and above"),
-    "collect": (lambda: online.collect(Corridor(3), mu=MU, num_episodes=1), "the first argument must be a FiniteMDP"),
+    "weights": (
+        lambda: online.control(MDP, trace="retrace", weights=0.0),
+        "`weights` must be at least 0 everywhere and above",
+    ),
+    "collect": (lambda: online.collect(Corridor(3), mu=MU, num_episodes=1), "`mdp` must be a FiniteMDP"),
 }
 
 
