@@ -28,9 +28,8 @@ from offtrace.bench import Benchmark, LeftOut
 from offtrace.mdp import FiniteMDP
 from offtrace.mdp.grids import bifurcated_grid
 from offtrace.mdp.textbook import garnet
-from offtrace.online.options import Options, setting
-from offtrace.online.sequences import sequence
-from offtrace.online.setting import Setting
+from offtrace.online.policy_sequences import as_policy_sequence
+from offtrace.online.problem import LearningProblem, learning_problem
 
 Function = Callable[[], np.ndarray]
 LAMBDA = 0.9
@@ -114,12 +113,12 @@ def one_run(p: Problem) -> Function:
     size = online.StepSize(ALPHA[p.row.task])
 
     @functools.lru_cache(maxsize=1)
-    def ready(num_episodes: int) -> Setting:
-        options: Options = {"num_episodes": num_episodes, "max_steps": MAX_STEPS, "update": p.row.update}
-        return setting(p.mdp, sequence(p.pi, "pi"), sequence(p.mu, "mu"), options)
+    def ready(num_episodes: int) -> LearningProblem:
+        policies = as_policy_sequence(p.pi, "pi"), as_policy_sequence(p.mu, "mu")
+        return learning_problem(p.mdp, *policies, num_episodes=num_episodes, max_steps=MAX_STEPS, update=p.row.update)
 
     def run(num_episodes: int) -> np.ndarray:
-        learned = ready(num_episodes).run(trace, ready(num_episodes).rule(trace), size, 0)
+        learned = ready(num_episodes).run(trace, ready(num_episodes).compile_trace(trace), size, 0)
         assert learned is not None
         return learned.num_steps[-1]
 

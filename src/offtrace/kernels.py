@@ -1,4 +1,4 @@
-"""How the compiled parts are compiled. Importing this loads Numba; nothing does before it is needed."""
+"""`jit`: how kernels are compiled and cached. Importing this loads Numba; import it only where it is needed."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,40 +8,50 @@ from typing import Any
 
 import numba
 
+SHARED = (Path(__file__).parent / "traces" / "formulas.py",)
+"""Kernels that those of other packages may call."""
+
 
 def jit(**options: Any) -> Callable:
-    """`numba.njit` without the GIL, the compile kept on disk, where there is a disk to keep it on."""
+    """`numba.njit` that releases the GIL and caches what it compiles on disk, where a folder can be written to.
+
+    A cached kernel is compiled again when a file of its package or of `SHARED` changes. So a kernel
+    may call kernels of its own package and of `SHARED`, and no others: it would not notice when
+    those change.
+    """
 
     def wrap(function: Any) -> Callable:
         try:
             kernel = numba.njit(nogil=True, error_model="numpy", cache=True, **options)(function)
-        except RuntimeError:  # no folder that may be written to
+        except RuntimeError:  # no folder that can be written to
             return numba.njit(nogil=True, error_model="numpy", **options)(function)
-        # Numba looks at the kernel's own file only, but a kernel is made of others in its room, too
-        with suppress(AttributeError):
-            kept = kernel._cache._cache_file
-            kept._source_stamp = (kept._source_stamp, _last_change(Path(function.__code__.co_filename).parent))
-            _forgive(kernel._cache)
+        with suppress(AttributeError):  # a version of Numba with other internals
+            cached = kernel._cache._cache_file
+            # Numba's own stamp covers the kernel's file only, but the code of what it calls is compiled into it
+            cached._source_stamp = (cached._source_stamp, _stamp(Path(function.__code__.co_filename).parent))
+            _ignore_damaged_files(kernel._cache)
         return kernel
 
     return wrap
 
 
-def _forgive(kept: Any) -> None:
-    """A file that cannot be read, cut short by a full disk, say, counts as none: it is dropped, and made again."""
-    load = kept.load_overload
+def _ignore_damaged_files(cached: Any) -> None:
+    """Drop a cached file that cannot be read, such as one cut short by a full disk, and compile again."""
+    load = cached.load_overload
 
-    def load_if_readable(*given: Any) -> Any:
+    def load_if_readable(*arguments: Any) -> Any:
         try:
-            return load(*given)
-        except Exception:  # unpickling what is broken may raise anything
+            return load(*arguments)
+        except Exception:  # reading a damaged file may raise anything
             with suppress(OSError):
-                kept.flush()
+                cached.flush()
             return None
 
-    kept.load_overload = load_if_readable
+    cached.load_overload = load_if_readable
 
 
 @cache
-def _last_change(room: Path) -> int:
-    return max((file.stat().st_mtime_ns for file in room.glob("*.py")), default=0)
+def _stamp(package: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time of change and size of every file whose code may be compiled into a kernel of this package."""
+    files = [file for file in (*sorted(package.glob("*.py")), *SHARED) if file.exists()]
+    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)

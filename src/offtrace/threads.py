@@ -1,8 +1,9 @@
-"""Large loops split over threads.
+"""Large loops, split over threads.
 
-Numba's own parallel loops stop the process when they are entered from several Python threads at once (its layer
-`workqueue`) or in a child after a fork (its layer `omp`), which is how replay workers and vector environments call
-this. A pool of plain threads around kernels that release the GIL has neither fault.
+Numba's own parallel loops abort the process when they are entered from several Python threads at
+once (its layer `workqueue`) or in a child after a fork (its layer `omp`). Replay workers and vector
+environments do both. A pool of plain threads around kernels that release the GIL has neither
+problem.
 """
 
 import os
@@ -16,22 +17,22 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 
 WORTH_THREADS = 6 << 20
-"""Bytes of input below which handing a part to another thread (50 µs) costs more than it saves."""
+"""Bytes of input below which passing a part to another thread (50 µs) costs more than it saves."""
 
 HEAD_START = 1 << 20
-"""Bytes that the calling thread gets through while the others are woken: so much more is its part."""
+"""Bytes that the calling thread processes while the others wake up; its part is larger by as much."""
 
 _POOL: "ThreadPoolExecutor | None" = None
 _POOL_LOCK = threading.Lock()
 
 
 def num_threads() -> int:
-    """`OFFTRACE_NUM_THREADS`, or the cores this process may use, 16 at most."""
-    asked = os.environ.get("OFFTRACE_NUM_THREADS", "")
-    if asked:
-        if not asked.isdecimal() or int(asked) < 1:
-            raise ValueError(f"`OFFTRACE_NUM_THREADS` must be a whole number of at least 1; got {asked!r}.")
-        return int(asked)
+    """Return `OFFTRACE_NUM_THREADS`, or the number of cores this process may use, at most 16."""
+    given = os.environ.get("OFFTRACE_NUM_THREADS", "")
+    if given:
+        if not given.isdecimal() or int(given) < 1:
+            raise ValueError(f"`OFFTRACE_NUM_THREADS` must be a whole number of at least 1; got {given!r}.")
+        return int(given)
     return min(num_cores(), 16)
 
 
@@ -44,7 +45,8 @@ def num_cores() -> int:
 
 def _forget_pool() -> None:
     global _POOL, _POOL_LOCK
-    _POOL, _POOL_LOCK = None, threading.Lock()
+    _POOL = None
+    _POOL_LOCK = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -62,11 +64,17 @@ def _pool() -> "ThreadPoolExecutor":
 
 
 def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int, least: int = 1) -> list[Part]:
-    """What `kernel(start, stop)` gives for the parts of `range(size)`, in order; in threads where it is large.
+    """Return what `kernel(start, stop)` returns for each part of `range(size)`, in order.
 
-    There are no more parts than could be `least` each.
+    A small input is one part; a large one is split over threads, into parts of at least `least`.
+
+        0                    edges[1]       edges[2]         size
+        ├───────────────────────┼──────────────┼──────────────┤
+              calling thread        thread 1       thread 2           the first is larger by HEAD_START
     """
-    parts = 1 if num_bytes < WORTH_THREADS else min(num_threads(), 2 * num_bytes // WORTH_THREADS, size // least)
+    parts = 1
+    if num_bytes >= WORTH_THREADS:
+        parts = min(num_threads(), 2 * num_bytes // WORTH_THREADS, size // least)
     if parts <= 1:
         return [kernel(0, size)]
     head = min(size * HEAD_START // num_bytes, size // parts)
@@ -74,13 +82,13 @@ def parts_of(kernel: Callable[[int, int], Part], size: int, num_bytes: int, leas
     try:
         pool = _pool()
         others = [pool.submit(kernel, edges[i], edges[i + 1]) for i in range(1, parts)]
-    except RuntimeError:  # once the main thread has ended, no pool can be made, and none takes anything
+    except RuntimeError:  # a pool takes no work once the main thread has ended
         return [kernel(edges[i], edges[i + 1]) for i in range(parts)]
     return [kernel(edges[0], edges[1]), *(other.result() for other in others)]
 
 
 def over_batch(kernel: Callable[[int, int], int | None], batch: int, num_bytes: int, least: int = 1) -> int:
-    """Runs `kernel(start, stop)` over the batch; ORs what the parts report."""
+    """Run `kernel(start, stop)` over the batch; returns the parts' reports, combined by OR."""
     if num_bytes < WORTH_THREADS:
         return kernel(0, batch) or 0
     status = 0

@@ -574,3 +574,23 @@ def test_vtrace_with_a_traced_lambda() -> None:
     mapped = jax.jit(jax.vmap(lambda lam: ot.vtrace_targets(**given, lambda_=lam)))(jnp.array([0.0, 0.5]))
     for got, lam in zip(mapped, (0.0, 0.5), strict=True):
         np.testing.assert_allclose(got, ot.vtrace_targets(**given, lambda_=lam), rtol=1e-6)
+
+
+def test_truncated_is_on_policy_has_one_gradient() -> None:
+    """Π ρ = 1 is the kink of min(1, Π ρ): both libraries take the side where it is constant."""
+    pi_a = np.full((4, 1), 0.5, np.float32)
+    given = {
+        "q_a": np.zeros((4, 1), np.float32),
+        "expected_q": np.ones((4, 1), np.float32),
+        "r": np.ones((4, 1), np.float32),
+        "discount": np.full((4, 1), 0.9, np.float32),
+        "mu_a": pi_a,
+        "trace": ot.TruncatedIS(0.9),
+        "stop_gradient": False,
+    }
+    in_jax = jax.grad(lambda pi_a: ot.targets(pi_a=pi_a, **given).sum())(jnp.asarray(pi_a))
+    leaf = torch.tensor(pi_a, requires_grad=True)
+    tensors = {name: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for name, v in given.items()}
+    ot.targets(pi_a=leaf, **tensors).sum().backward()
+    np.testing.assert_array_equal(np.asarray(in_jax), leaf.grad.numpy())
+    np.testing.assert_array_equal(np.asarray(in_jax), 0)

@@ -14,7 +14,7 @@ from builders.windows import Arrays, with_ends
 import offtrace as ot
 from offtrace import threads
 from offtrace.kernels import jit
-from offtrace.returns import compiled, lanes
+from offtrace.returns import compiled, simd
 
 SHAPES = {
     "one window": (9, 1, 3),
@@ -131,7 +131,7 @@ def test_sums_in_lanes_and_one_by_one(actions: int, dtype: type) -> None:
     rng = np.random.default_rng(0)
     q, pi = rng.normal(size=(2, 3, 11, actions)).astype(dtype)
     expected = (q[1, 2:].astype(float) * pi[1, 2:]).sum(-1)
-    for function in (lanes.dots_in_lanes, lanes.dots_one_by_one):
+    for function in (simd.dots_in_lanes, simd.dots_one_by_one):
         out = np.full(12, 7, dtype)
         function(q, pi, 1, 2, 9, out)
         np.testing.assert_allclose(out[:9], expected, rtol=0, atol=20 * np.finfo(dtype).eps * actions)
@@ -142,7 +142,7 @@ def test_sums_in_lanes_and_one_by_one(actions: int, dtype: type) -> None:
 @pytest.mark.parametrize("actions", [1, 3, 8, 18])
 def test_totals_in_lanes_and_one_by_one(actions: int, dtype: type) -> None:
     pi = np.random.default_rng(0).dirichlet(np.ones(actions), (2, 5)).astype(dtype)
-    for function in (lanes.totals_in_lanes, lanes.totals_one_by_one):
+    for function in (simd.totals_in_lanes, simd.totals_one_by_one):
         out = np.full(5, 7, dtype)
         function(pi, 1, 1, 4, out)
         np.testing.assert_allclose(out[:4], 1, rtol=0, atol=1e-6)
@@ -162,7 +162,7 @@ def test_sums_tell_what_is_no_number(strange: float) -> None:
         for place in range(actions):
             q, pi = np.ones((1, 2, actions)), np.ones((1, 2, actions))
             q[0, 1, place] = strange
-            for function in (lanes.dots_in_lanes, lanes.dots_one_by_one):
+            for function in (simd.dots_in_lanes, simd.dots_one_by_one):
                 out = np.zeros(2)
                 function(q, pi, 0, 0, 2, out)
                 assert out[0] == actions
@@ -171,7 +171,7 @@ def test_sums_tell_what_is_no_number(strange: float) -> None:
 
 @jit()
 def carried_in_lanes(r, discount, out, at, steps, count, carried, lambda_, slab, row):
-    lanes._carry(r, discount, out, at, steps, count, carried, lambda_, slab, row)
+    simd._carry(r, discount, out, at, steps, count, carried, lambda_, slab, row)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -180,10 +180,10 @@ def test_the_recursion_in_lanes_and_one_by_one(count: int, dtype: type) -> None:
     rng = np.random.default_rng(0)
     r, discount = rng.normal(size=(2, 6, count)).astype(dtype)
     slab, first = rng.normal(size=(4, 4 * count + 3)).astype(dtype), rng.normal(size=count)
-    discount[3, 0] = slab[lanes.C, 3 + count] = 0
-    first[0], slab[lanes.Q_A, 3 + count] = np.nan, np.inf  # behind a factor of 0
+    discount[3, 0] = slab[simd.C, 3 + count] = 0
+    first[0], slab[simd.Q_A, 3 + count] = np.nan, np.inf  # behind a factor of 0
     found = []
-    for function in (carried_in_lanes, lanes.carry_one_by_one):
+    for function in (carried_in_lanes, simd.carry_one_by_one):
         out, carried = np.full((6, count), 7, dtype), first.copy()
         function(r, discount, out, count, 3, count, carried, 0.9, slab, 3)
         np.testing.assert_array_equal(out[[0, 4, 5]], 7)

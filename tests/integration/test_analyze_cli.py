@@ -254,7 +254,7 @@ def one_line(code: int, out: str, err: str) -> str:
         (("os:system",), "must be an id without a module to import"),
         (
             ("garnet", "--gamma", "1"),
-            "`gamma` = 1 has a fixed point only where episodes can end; no policy ends from x = 0",
+            "`gamma` must be below 1 where episodes cannot end; got 1. No policy ends an episode from x = 0",
         ),
         (("FrozenLake-v1", "--gamma", "1.5"), "`gamma` must be in [0, 1]; got 1.5."),
         (("chain", "--gamma", "nan"), "`gamma` must be in [0, 1]; got nan."),

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept on disk until a file of their room changes."""
+"""Compiled kernels are cached on disk until a file of their package, or one of the shared kernels, changes."""
 
 import os
 import subprocess
@@ -14,11 +14,11 @@ OUTER = (
 CALL = "from outer import outer; print(outer(1), sum(outer.stats.cache_hits.values()))"
 
 
-def called(room: Path) -> list[int]:
-    """What the kernel gives, and how often it was found on disk."""
-    path = os.pathsep.join([str(room), os.environ.get("PYTHONPATH", "")])
+def called(package: Path, *others: Path, code: str = CALL) -> list[int]:
+    """What the kernel returns, and how often it was found on disk."""
+    path = os.pathsep.join([str(package), *map(str, others), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", CALL], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
 
@@ -30,6 +30,25 @@ def test_a_change_in_what_a_kernel_calls_is_seen(tmp_path: Path) -> None:
     assert called(tmp_path) == [20, 1]
     (tmp_path / "inner.py").write_text(INNER.format(2))
     assert called(tmp_path) == [30, 0]
+
+
+def test_a_change_in_a_shared_kernel_is_seen_by_other_packages(tmp_path: Path) -> None:
+    package, shared = tmp_path / "package", tmp_path / "shared"
+    package.mkdir()
+    shared.mkdir()
+    (package / "outer.py").write_text(OUTER)
+    (shared / "inner.py").write_text(INNER.format(1))
+    code = f"import pathlib, offtrace.kernels as k; k.SHARED = (pathlib.Path({str(shared)!r}, 'inner.py'),); {CALL}"
+    assert called(package, shared, code=code) == [20, 0]
+    assert called(package, shared, code=code) == [20, 1]
+    (shared / "inner.py").write_text(INNER.format(2))
+    assert called(package, shared, code=code) == [30, 0]
+
+
+def test_the_shared_kernels_are_there() -> None:
+    from offtrace.kernels import SHARED
+
+    assert all(file.exists() for file in SHARED)
 
 
 def test_a_file_that_was_cut_short_is_made_again(tmp_path: Path) -> None:

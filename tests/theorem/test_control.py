@@ -59,7 +59,7 @@ class Run:
             pi, mu = target(q, k), behaviour(rng, q, k)
             trace = ot.TRACES[name](lambda_=float(rng.random()))
             self.pis.append(pi)
-            self.epsilons.append(operators.greedy_gap(self.mdp, q, pi))
+            self.epsilons.append(operators.greedy_gap(self.mdp, q, pi=pi))
             self.qs.append(operators.general_operator(self.mdp, q, pi=pi, mu=mu, trace=trace))
 
     @property
@@ -147,7 +147,7 @@ def test_theorem_2_needs_a_start_from_below() -> None:
     np.testing.assert_allclose(operators.q_star(model.mdp()), [[9.0, 10.0]], rtol=1e-12)  # condition number 10
     after = operators.general_operator(model.mdp(), q, pi=pi, mu=pi, trace=ot.Retrace(1.0))
     np.testing.assert_allclose(after, [[0.0, 1.0]], atol=1e-12)
-    np.testing.assert_allclose(operators.t_pi(model.mdp(), q, pi) - q, [[-0.96, 0.14]], rtol=1e-12)
+    np.testing.assert_allclose(operators.t_pi(model.mdp(), q, pi=pi) - q, [[-0.96, 0.14]], rtol=1e-12)
 
 
 def test_greedy_gap_is_the_smallest_epsilon() -> None:
@@ -160,9 +160,11 @@ def test_greedy_gap_is_the_smallest_epsilon() -> None:
         mdp = model.mdp()
         lost = (models.optimal_bellman(model, q) - models.bellman(model, q, pi)).max()
         # a few roundings of numbers of the size of Q
-        assert operators.greedy_gap(mdp, q, pi) * abs(q).max() == pytest.approx(lost, abs=1e-13 * (1 + abs(q).max()))
-        assert operators.greedy_gap(mdp, q, epsilon_greedy(q, 0.0)) == pytest.approx(0, abs=1e-14)
-        assert operators.greedy_gap(mdp, 0 * q, pi) == 0
+        assert operators.greedy_gap(mdp, q, pi=pi) * abs(q).max() == pytest.approx(
+            lost, abs=1e-13 * (1 + abs(q).max())
+        )
+        assert operators.greedy_gap(mdp, q, pi=epsilon_greedy(q, 0.0)) == pytest.approx(0, abs=1e-14)
+        assert operators.greedy_gap(mdp, 0 * q, pi=pi) == 0
         positive += lost > 0.01
     assert positive > 100
 
@@ -346,7 +348,7 @@ def test_commutator_is_the_norm_of_the_paper() -> None:
     apart = 0
     for _ in range(200):
         model, pi, mu, _, _ = models.random_case(rng)
-        found = operators.commutator(model.mdp(), pi, mu)
+        found = operators.commutator(model.mdp(), pi=pi, mu=mu)
         assert found == pytest.approx(commutator(model, pi, mu), abs=1e-13)  # sums of a few products of shares
         apart += found > 0.05
     assert apart > 50  # in general they do not commute
@@ -361,10 +363,10 @@ def test_lemma_4_where_the_smaller_is_a_multiple_of_pi() -> None:
         pi, alpha = policies.greedy(q), rng.random()
         num_others = max(model.shape[1] - 1, 1)
         mu = np.where(pi == 1, alpha, (1 - alpha) / num_others) if model.shape[1] > 1 else pi
-        assert operators.commutator(model.mdp(), pi, mu) <= 1e-14  # sums of a few products of shares
+        assert operators.commutator(model.mdp(), pi=pi, mu=mu) <= 1e-14  # sums of a few products of shares
     # where μ(greedy) depends on x they need not
     case = models.hidden_loop()
-    assert operators.commutator(case.model.mdp(), case.pi, case.mu) > 0.5
+    assert operators.commutator(case.model.mdp(), pi=case.pi, mu=case.mu) > 0.5
 
 
 def test_lemma_5_the_mixture_commutes_in_the_limit() -> None:
@@ -388,7 +390,7 @@ def test_lemma_5_the_mixture_commutes_in_the_limit() -> None:
             away = policies.distance_from_greedy(pi, q)
             share = 1 - 1 / model.shape[1]
             assert away == pytest.approx(2 * epsilon * share, abs=1e-14)  # a few roundings of numbers below 1
-            assert operators.commutator(mdp, pi, mixed) <= 2 * away + 1e-14
+            assert operators.commutator(mdp, pi=pi, mu=mixed) <= 2 * away + 1e-14
             checked += 1
     assert checked > 300
 
@@ -399,7 +401,7 @@ def test_lemma_5_fails_for_a_mu_that_is_no_mixture() -> None:
     q = np.array([[0.0, 1.0], [1.0, 0.0]])
     pi, mu = policies.greedy(q), np.array([[1.0, 0.0], [1.0, 0.0]])
     assert policies.distance_from_greedy(pi, q) == 0
-    assert operators.commutator(case.model.mdp(), pi, mu) == pytest.approx(1.0)
+    assert operators.commutator(case.model.mdp(), pi=pi, mu=mu) == pytest.approx(1.0)
 
 
 def test_equation_8() -> None:

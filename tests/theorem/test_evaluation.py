@@ -87,7 +87,9 @@ def test_matrices_and_coefficients_are_those_of_the_paper(name: str) -> None:
         given = {"pi": pi, "mu": mu, "trace": trace_of(name, lam), "q": q}
         # one rounding for each of the few factors
         np.testing.assert_allclose(operators.coefficients(mdp, **given), c, rtol=1e-14, atol=0)
-        np.testing.assert_allclose(operators.p_cmu(mdp, c, mu), models.transitions(model, c * mu), rtol=1e-14, atol=0)
+        np.testing.assert_allclose(
+            operators.p_cmu(mdp, c=c, mu=mu), models.transitions(model, c * mu), rtol=1e-14, atol=0
+        )
         w = models.weights(case, c)
         np.testing.assert_allclose(operators.a_matrix(mdp, **given), w, rtol=0, atol=EXACT_TOLERANCE * scale(w))
         eta = operators.eta(mdp, **given)
@@ -99,12 +101,12 @@ def test_bellman_operators_are_those_of_the_paper() -> None:
         model, pi, _, q, lam = case
         tolerance = {"rtol": 0, "atol": EXACT_TOLERANCE * scale(q, q_pi)}
         np.testing.assert_allclose(operators.p_pi(mdp, pi), models.transitions(model, pi), rtol=1e-14, atol=0)
-        np.testing.assert_allclose(operators.t_pi(mdp, q, pi), models.bellman(model, q, pi), **tolerance)
+        np.testing.assert_allclose(operators.t_pi(mdp, q, pi=pi), models.bellman(model, q, pi), **tolerance)
         np.testing.assert_allclose(operators.t_star(mdp, q), models.optimal_bellman(model, q), **tolerance)
         np.testing.assert_allclose(operators.q_pi(mdp, pi), q_pi, **tolerance)
         summed = lambda_returns(model, q, pi, lam)  # up to thousands of additions, which cost one more digit
         np.testing.assert_allclose(
-            operators.t_lambda(mdp, q, pi, lam), summed, rtol=0, atol=10 * EXACT_TOLERANCE * scale(q, q_pi)
+            operators.t_lambda(mdp, q, pi=pi, lambda_=lam), summed, rtol=0, atol=10 * EXACT_TOLERANCE * scale(q, q_pi)
         )
 
 
@@ -175,7 +177,7 @@ def test_a_large_mdp_is_many_small_ones(gamma: float) -> None:
     assert mdp.num_states > 1_000
     given = {"pi": large.pi, "mu": large.mu}
     pairs = [(operators.q_pi(mdp, large.pi), [models.value(case.model, case.pi) for case in cases])]
-    pairs.append((operators.t_pi(mdp, large.q, large.pi), [models.bellman(c.model, c.q, c.pi) for c in cases]))
+    pairs.append((operators.t_pi(mdp, large.q, pi=large.pi), [models.bellman(c.model, c.q, c.pi) for c in cases]))
     pairs.append((operators.t_star(mdp, large.q), [models.optimal_bellman(c.model, c.q) for c in cases]))
     for name in MARKOV:
         trace = trace_of(name, large.lam)
@@ -327,7 +329,7 @@ def test_the_ends_of_lambda() -> None:
         for name in MARKOV:
             np.testing.assert_allclose(operator(mdp, case, trace_of(name, 0.0)), one_step, **tolerance)
         on_policy = case._replace(mu=case.pi)
-        full = operators.t_lambda(mdp, case.q, case.pi, case.lam)
+        full = operators.t_lambda(mdp, case.q, pi=case.pi, lambda_=case.lam)
         np.testing.assert_allclose(operator(mdp, on_policy, ot.Retrace(case.lam)), full, **tolerance)
         cut += bool(abs(operator(mdp, on_policy, ot.TreeBackup(case.lam)) - full).max() > 1e-3)
     assert cut > 20

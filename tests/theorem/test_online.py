@@ -334,8 +334,8 @@ def test_on_policy_lambda_one_is_monte_carlo_in_expectation() -> None:
     gaps = []
     for seed, q in zip(seeds, runs.q[0, 0, 0], strict=True):
         one = online.collect(mdp, mu=pi, num_episodes=1, seed=seed, max_steps=10_000)
-        g = float(np.sum(0.9 ** np.arange(one.num_steps) * one.r))
-        gaps.append(q[one.x[0], one.a[0]] - g)  # with α = 1, the first pair's Q is its target
+        g = float(np.sum(0.9 ** np.arange(one.num_steps) * one.rewards))
+        gaps.append(q[one.states[0], one.actions[0]] - g)  # with α = 1, the first pair's Q is its target
     gaps = np.array(gaps)
     assert gaps.std() > 0.1
     assert abs(gaps.mean()) < 4 * gaps.std() / np.sqrt(len(gaps))

@@ -286,7 +286,7 @@ def test_the_sampled_operator_covers_the_exact_one(name: str) -> None:
             mu=case.mu,
             trace=ot.TRACES[name](lambda_=case.lam),
             num_trajectories=4_000,
-            rng=np.random.default_rng(seed),
+            seed=np.random.default_rng(seed),
         )
         assert furthest(Average(found.mean, found.standard_error), expected) < STANDARD_ERRORS
         slack = 1e-12  # where only rounding is left
@@ -313,7 +313,7 @@ def test_the_sampled_operator_on_policy_is_the_lambda_return(name: str) -> None:
             mu=case.pi,
             trace=trace,
             num_trajectories=num_trajectories,
-            rng=np.random.default_rng(5),
+            seed=np.random.default_rng(5),
         )
         expected = models.general_operator(case._replace(mu=case.pi), np.where(case.pi > 0, case.lam, 0.0))
         assert furthest(Average(found.mean, found.standard_error), expected) < STANDARD_ERRORS

@@ -60,15 +60,15 @@ def eq7(q: np.ndarray, one: online.Trajectories, name: str, lam: float, rows: Ro
     length = one.num_steps
     steps, delta = [], []
     for t in range(length):
-        x, a, y = int(one.x[t]), int(one.a[t]), int(one.x_next[t])
+        x, a, y = int(one.states[t]), int(one.actions[t]), int(one.next_states[t])
         pi = rows(q, x)
         mu = float("nan") if one.mu_a is None else float(one.mu_a[t])
         steps.append(Step(lam, float(pi[a]), mu, q[x], pi, a))
         value = 0.0 if one.terminated[t] else sum(float(p) * float(v) for p, v in zip(rows(q, y), q[y], strict=True))
-        delta.append(float(one.r[t]) + one.gamma * value - float(q[x, a]))
+        delta.append(float(one.rewards[t]) + one.gamma * value - float(q[x, a]))
     new = q.copy()
-    for x, a in {(int(x), int(a)) for x, a in zip(one.x, one.a, strict=True)}:
-        times = [t for t in range(length) if (one.x[t], one.a[t]) == (x, a)]
+    for x, a in {(int(x), int(a)) for x, a in zip(one.states, one.actions, strict=True)}:
+        times = [t for t in range(length) if (one.states[t], one.actions[t]) == (x, a)]
         times = times[:1] if visits == "first" else times
         total = 0.0
         for t in range(times[0], length):
@@ -85,14 +85,14 @@ def every_step(
     """The same sum as it grows: after each step t every earlier visit j gets α δ_t γ^{t−j} β_{j,t}, with Q of now."""
     q, steps = q.copy(), []
     for t in range(one.num_steps):
-        x, a, y = int(one.x[t]), int(one.a[t]), int(one.x_next[t])
+        x, a, y = int(one.states[t]), int(one.actions[t]), int(one.next_states[t])
         pi = rows(q, x)
         steps.append(Step(lam, float(pi[a]), float(one.mu_a[t]), q[x].copy(), pi.copy(), a))
         value = 0.0 if one.terminated[t] else float(rows(q, y) @ q[y])
-        delta = float(one.r[t]) + one.gamma * value - float(q[x, a])
+        delta = float(one.rewards[t]) + one.gamma * value - float(q[x, a])
         for j in range(t + 1):
             reach = one.gamma ** (t - j) * product_of_traces(name, steps[j + 1 : t + 1])
-            q[one.x[j], one.a[j]] += alpha * delta * reach
+            q[one.states[j], one.actions[j]] += alpha * delta * reach
     return q
 
 
@@ -186,10 +186,10 @@ def test_one_trajectory_by_hand() -> None:
     Δ_2 = 4, Δ_1 = 2 + ¼·4 = 3, Δ_0 = 1 + ¼·3 = 1¾. Pair (0, 0) is visited at 0 and 2: α (1¾ + 4); (1, 0): α·3.
     """
     one = online.Trajectories(
-        x=[0, 1, 0],
-        a=[0, 0, 0],
-        r=[1.0, 2.0, 4.0],
-        x_next=[1, 0, 1],
+        states=[0, 1, 0],
+        actions=[0, 0, 0],
+        rewards=[1.0, 2.0, 4.0],
+        next_states=[1, 0, 1],
         terminated=[False, False, True],
         first=[0, 3],
         mu_a=[1.0, 1.0, 1.0],
@@ -218,10 +218,10 @@ def test_a_trace_that_fades_away_takes_no_other_with_it() -> None:
     pi = np.full((length + 1, 2), 0.5)
     pi[1], pi[2] = [1e-200, 1 - 1e-200], [1e-120, 1 - 1e-120]
     one = online.Trajectories(
-        x=np.arange(length),
-        a=np.zeros(length, int),
-        r=np.ones(length),
-        x_next=np.arange(1, length + 1),
+        states=np.arange(length),
+        actions=np.zeros(length, int),
+        rewards=np.ones(length),
+        next_states=np.arange(1, length + 1),
         terminated=np.arange(length) == length - 1,
         first=[0, length],
         num_states=length + 1,
@@ -239,7 +239,7 @@ def test_one_over_visits_counts_this_trajectory(stored: online.Trajectories) -> 
     expected = q_zero()
     size = online.StepSize(0.7, power=0.6, offset=2)
     for one in stored:
-        np.add.at(seen, (one.x, one.a), 1)
+        np.add.at(seen, (one.states, one.actions), 1)
         counts = seen.copy()
         expected = eq7(
             expected,
@@ -376,10 +376,10 @@ def test_a_gymnasium_environment_step_by_step() -> None:
     assert ended.any()
     assert (last & ~ended).any()
     stored = online.Trajectories(
-        x=x,
-        a=a,
-        r=r,
-        x_next=x_next,
+        states=x,
+        actions=a,
+        rewards=r,
+        next_states=x_next,
         terminated=ended,
         first=np.concatenate([[0], np.flatnonzero(last) + 1]),
         mu_a=mu[x, a],
@@ -432,16 +432,16 @@ def test_transitions_have_their_probabilities() -> None:
     mu = np.tile([0.25, 0.75], (20, 1))
     stored = online.collect(mdp, mu=mu, num_episodes=40_000, seed=1)
     counts = np.zeros(p.shape)
-    np.add.at(counts, (stored.x, stored.a, stored.x_next), 1)
+    np.add.at(counts, (stored.states, stored.actions, stored.next_states), 1)
     assert counts[:, 1, 1].sum() == 0
     rows = counts.sum(-1, keepdims=True)
     off = (counts - rows * p) / np.sqrt(np.maximum(rows * p * (1 - p), 1e-9))
     assert abs(off[rows[..., 0] * p.min(-1) >= 0]).max() < 5.5  # 880 cells: beyond 5.5 σ once in 30,000 seeds
-    starts = np.bincount(stored.x[stored.first[:-1]], minlength=20)
+    starts = np.bincount(stored.states[stored.first[:-1]], minlength=20)
     assert abs(starts - 2000).max() < 5 * np.sqrt(2000)
     assert abs(stored.terminated.mean() - 0.3) < 5 * np.sqrt(0.21 / stored.num_steps)
-    assert abs((stored.a == 1).mean() - 0.75) < 5 * np.sqrt(0.19 / stored.num_steps)
-    np.testing.assert_array_equal(stored.mu_a, mu[stored.x, stored.a])
+    assert abs((stored.actions == 1).mean() - 0.75) < 5 * np.sqrt(0.19 / stored.num_steps)
+    np.testing.assert_array_equal(stored.mu_a, mu[stored.states, stored.actions])
 
 
 def test_max_steps_cuts_and_keeps_the_value() -> None:
@@ -499,8 +499,8 @@ def test_on_policy_lambda_one_is_monte_carlo_for_a_deterministic_policy(name: st
     for one in stored:
         g = 0.0
         for t in reversed(range(one.num_steps)):
-            g = float(one.r[t]) + GAMMA * g
-            returns.setdefault((int(one.x[t]), int(one.a[t])), []).append(g)
+            g = float(one.rewards[t]) + GAMMA * g
+            returns.setdefault((int(one.states[t]), int(one.actions[t])), []).append(g)
     for way in WAYS:
         learned = online.evaluate(
             mdp,
@@ -580,15 +580,15 @@ def test_a_trace_of_ones_own(stored: online.Trajectories, trace: object) -> None
 def test_a_trace_of_ones_own_is_compiled_where_it_can_be() -> None:
     arguments = {"pi": policy(1), "mu": policy(2), "engine": "compiled", "num_episodes": 3}
     online.evaluate(small_mdp(), trace=Halved(0.9), **arguments)
-    with pytest.raises(ValueError, match=r"`engine` must be 'auto' or 'python' here: HalvedAware"):
+    with pytest.raises(ValueError, match=r"`engine` must be 'auto' or 'python' for HalvedAware"):
         online.evaluate(small_mdp(), trace=HalvedAware(0.9), **arguments)
 
 
 def test_every_trace_of_the_table_is_compiled() -> None:
     """A new row in `TRACES` works without this; then take it out here, or give it a rule."""
-    from offtrace.online.rules import RULES
+    from offtrace.traces.formulas import KINDS
 
-    assert set(RULES) == set(ot.TRACES.values())
+    assert set(KINDS) == set(ot.TRACES.values())
 
 
 def test_rows_are_those_of_the_policies() -> None:
@@ -623,7 +623,7 @@ def test_policies_of_ones_own() -> None:
 # -- many runs -----------------------------------------------------------------------------------------------
 
 
-def grid_of(num_threads: int | None, **options: object) -> online.Sweep:
+def grid_of(num_threads: int | None, **options: object) -> online.SweepResult:
     return online.sweep(
         small_mdp(),
         traces=["retrace", ot.TruncatedIS, ot.QSigma(sigma=0.3)],
@@ -683,7 +683,7 @@ def test_curves() -> None:
     learned = online.evaluate(
         small_mdp(), pi=policy(1), mu=policy(2), trace="retrace", num_episodes=25, record_every=10
     )
-    g = [sum(GAMMA**t * r for t, r in enumerate(one.r)) for one in stored]
+    g = [sum(GAMMA**t * r for t, r in enumerate(one.rewards)) for one in stored]
     expected = [np.mean(g[:10]), np.mean(g[10:20]), np.mean(g[20:])]
     assert np.isnan(learned.returns[0])
     np.testing.assert_allclose(learned.returns[1:], expected, rtol=1e-12)
@@ -717,7 +717,7 @@ def test_long_form() -> None:
     assert columns["rms_error"][place].tolist() == [grid.rms_error[1, 0, 1, 1, 2]]
     two = online.sweep(small_mdp(), traces=[ot.QSigma(sigma=0.1), ot.QSigma(sigma=0.2)], num_episodes=1)
     assert two.axes["trace"] == ("QSigma(lambda_=1.0, sigma=0.1)", "QSigma(lambda_=1.0, sigma=0.2)")
-    with pytest.raises(ValueError, match="`lambda` is no axis of this sweep; it has trace, lambda_"):
+    with pytest.raises(ValueError, match="unknown axis `lambda`; this sweep has trace, lambda_"):
         grid.select(**{"lambda": 1})
     with pytest.raises(ValueError, match=r"`seed` must be one of \(3, 1, 2\); got 7"):
         grid.select(seed=7)
@@ -751,7 +751,7 @@ def test_divergence_is_said(stored: online.Trajectories) -> None:
 
 
 def test_a_bar_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr(runner, "PATIENCE", -1.0)
+    monkeypatch.setattr(runner, "SECONDS_BEFORE_BAR", -1.0)
     with_bar = grid_of(2, progress=True)
     assert "trajectories" in capsys.readouterr().out
     np.testing.assert_array_equal(with_bar.q, grid_of(2).q)
@@ -805,7 +805,7 @@ REFUSALS = {
     ),
     "schedule": (
         lambda: online.control(MDP, trace="retrace", target=online.Softmax(np.ones(4)), num_episodes=3),
-        r"`beta` must have one value for each of the 3 trajectories; got shape \(4,\)",
+        r"`beta` must have one value per trajectory, \(3,\); got shape \(4,\)",
     ),
     "trace": (lambda: online.control(MDP, trace="retrase"), "Did you mean 'retrace'"),
     "class": (lambda: online.control(MDP, trace=int), "`trace` must be a trace such as"),
@@ -822,7 +822,7 @@ REFUSALS = {
         "`num_episodes` must be .* at least 1; got 0",
     ),
     "seed": (lambda: online.control(MDP, trace="retrace", seed=0.5), "`seed` must be a whole number of at least 0"),
-    "option": (lambda: online.control(MDP, trace="retrace", max_step=5), "`max_step` is no option.*mean `max_steps`"),
+    "option": (lambda: online.control(MDP, trace="retrace", max_step=5), "unexpected keyword argument 'max_step'"),
     "update": (
         lambda: online.control(MDP, trace="retrace", update="episode"),
         "`update` must be one of trajectory, step",
@@ -837,13 +837,19 @@ REFUSALS = {
     "step size": (lambda: online.control(MDP, trace="retrace", step_size="big"), "`step_size` must be a number or"),
     "power": (lambda: online.StepSize(power=-1), "`power` of StepSize must be a finite number of at least 0; got -1"),
     "scale": (lambda: online.StepSize(-0.1), "`scale` must be a finite number of at least 0; got -0.1"),
-    "seeds": (lambda: online.sweep(MDP, traces=["retrace"], seeds=[]), "`seeds` must have one value or more"),
+    "seeds": (lambda: online.sweep(MDP, traces=["retrace"], seeds=[]), "`seeds` must not be empty"),
     "traces": (
         lambda: online.sweep(MDP, traces=[3]),
         "`trace` must be a trace such as .*, or a function that returns c; got 3",
     ),
-    "weights": (lambda: online.control(MDP, trace="retrace", weights=0.0), "`weights` must be at least 0, and above"),
-    "collect": (lambda: online.collect(Corridor(3), mu=MU, num_episodes=1), "the first argument must be a FiniteMDP"),
+        lambda: online.sweep(MDP, traces=[3]),
+        "`trace` must be a trace such as .*, or a function that returns c; got 3",
+    ),
+    "weights": (
+        lambda: online.control(MDP, trace="retrace", weights=0.0),
+        "`weights` must be at least 0 everywhere and above",
+    ),
+    "collect": (lambda: online.collect(Corridor(3), mu=MU, num_episodes=1), "`mdp` must be a FiniteMDP"),
 }
 
 
@@ -855,10 +861,10 @@ def test_refusals(name: str) -> None:
 
 
 STEPS = {
-    "x": [0, 1, 0],
-    "a": [0, 1, 0],
-    "r": [0.0, 0.0, 1.0],
-    "x_next": [1, 2, 1],
+    "states": [0, 1, 0],
+    "actions": [0, 1, 0],
+    "rewards": [0.0, 0.0, 1.0],
+    "next_states": [1, 2, 1],
     "terminated": [False, True, False],
     "first": [0, 2, 3],
     "mu_a": [0.5, 0.5, 0.5],
@@ -871,19 +877,19 @@ STEPS = {
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"x": [0, 1, 3]}, r"`x` must be in \[0, 3\); got 3 at step 2"),
-        ({"a": [0, 2, 0]}, r"`a` must be in \[0, 2\); got 2 at step 1"),
+        ({"states": [0, 1, 3]}, r"`states` must be in \[0, 3\); got 3 at step 2"),
+        ({"actions": [0, 2, 0]}, r"`actions` must be in \[0, 2\); got 2 at step 1"),
         (
-            {"x_next": [2, 2, 1]},
-            "`x_next` must be the state of the next step of the same trajectory; got 2 at step 0",
+            {"next_states": [2, 2, 1]},
+            "`next_states` must be the state of the next step of the same trajectory; got 2 at step 0",
         ),
         ({"terminated": [True, True, False]}, "`terminated` must be False before the last step .* at step 0"),
-        ({"first": [0, 2]}, "`first` must grow from 0 to the number of steps, 3"),
-        ({"first": [0, 2, 2, 3]}, "`first` must grow from 0"),
+        ({"first": [0, 2]}, "`first` must increase from 0 to the number of steps, 3"),
+        ({"first": [0, 2, 2, 3]}, "`first` must increase from 0"),
         ({"mu_a": [0.5, 0.0, 0.5]}, r"`mu_a` must be a probability in \(0, 1\]; got 0.0 at step 1.* can have had 0"),
-        ({"r": [0.0, np.nan, 0.0]}, "`r` must be finite; got nan at step 1"),
-        ({"r": [0.0, 0.0]}, r"`r` must have one entry for each step, \(3,\); got \(2,\)"),
-        ({"x": [0.0, 1.0, 0.0]}, "`x` must be whole numbers; got float64"),
+        ({"rewards": [0.0, np.nan, 0.0]}, "`rewards` must be finite; got nan at step 1"),
+        ({"rewards": [0.0, 0.0]}, r"`rewards` must have one entry per step, \(3,\); got shape \(2,\)"),
+        ({"states": [0.0, 1.0, 0.0]}, "`states` must be whole numbers; got float64"),
         ({"gamma": 1.5}, r"`gamma` must be in \[0, 1\]"),
     ],
 )

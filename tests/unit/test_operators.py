@@ -84,13 +84,13 @@ def test_lambda_operator_at_its_ends() -> None:
     rng = np.random.default_rng(3)
     mdp = ending(rng)
     pi, q = random_policy(rng, mdp.shape), rng.normal(size=mdp.shape)
-    assert operators.t_lambda(mdp, q, pi, 0.0) == pytest.approx(operators.t_pi(mdp, q, pi), abs=1e-13)
-    assert operators.t_lambda(mdp, q, pi, 1.0) == pytest.approx(operators.q_pi(mdp, pi), abs=1e-11)
+    assert operators.t_lambda(mdp, q, pi=pi, lambda_=0.0) == pytest.approx(operators.t_pi(mdp, q, pi=pi), abs=1e-13)
+    assert operators.t_lambda(mdp, q, pi=pi, lambda_=1.0) == pytest.approx(operators.q_pi(mdp, pi), abs=1e-11)
     series, power = np.zeros(mdp.shape), q
     for n in range(400):
-        power = operators.t_pi(mdp, power, pi)
+        power = operators.t_pi(mdp, power, pi=pi)
         series += (1 - 0.7) * 0.7**n * power
-    assert operators.t_lambda(mdp, q, pi, 0.7) == pytest.approx(series, abs=1e-11)
+    assert operators.t_lambda(mdp, q, pi=pi, lambda_=0.7) == pytest.approx(series, abs=1e-11)
 
 
 def test_importance_sampling_solves_in_one_step() -> None:
@@ -133,15 +133,15 @@ def test_gamma_one_needs_an_end() -> None:
     mdp = FiniteMDP(p=p, r=np.ones((3, 2)), gamma=1.0, terminates=[0.0, 0.0, 1.0])
     leaving = np.array([[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
     assert operators.q_pi(mdp, leaving)[0, 1] == pytest.approx(2.0)  # one for each step, the second of which ends
-    with pytest.raises(ValueError, match=r"`gamma` = 1 .* x = 0"):
+    with pytest.raises(ValueError, match=r"`gamma` must be below 1 .* x = 0"):
         operators.q_pi(mdp, [[1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
-    with pytest.raises(ValueError, match=r"`gamma` = 1 .*a loop through x = 0 earns 1 a step"):
+    with pytest.raises(ValueError, match=r"`gamma` must be below 1 .*A loop through x = 0 earns 1 per step"):
         operators.q_star(mdp)
 
 
 @pytest.mark.parametrize("call", [operators.q_star, lambda m: operators.q_pi(m, np.full(m.shape, 0.25))])
 def test_gamma_one_without_ends_is_refused(call) -> None:
-    with pytest.raises(ValueError, match="`gamma` = 1"):
+    with pytest.raises(ValueError, match="`gamma` must be below 1"):
         call(mdps.garnet(10, 4, 3, gamma=1.0, seed=0))
 
 
@@ -180,12 +180,12 @@ def two_ways(stay: float, leave: float) -> FiniteMDP:
 def test_what_cannot_be_solved_undiscounted_says_why() -> None:
     assert operators.q_star(two_ways(stay=-1.0, leave=-50.0))[0] == pytest.approx([-51.0, -50.0])
     assert operators.q_star(two_ways(stay=0.0, leave=5.0))[0] == pytest.approx([5.0, 5.0])
-    with pytest.raises(ValueError, match=r"a loop through x = \d earns 0\.5 a step"):
+    with pytest.raises(ValueError, match=r"A loop through x = \d earns 0\.5 per step"):
         operators.q_star(two_ways(stay=1.0, leave=50.0))
-    with pytest.raises(ValueError, match=r"loop through x = 1 costs nothing on balance, .* ending .* earns -5"):
+    with pytest.raises(ValueError, match=r"loop through x = 1 earns 0 in total, .* ending .* earns -5"):
         operators.q_star(two_ways(stay=0.0, leave=-3.0))
     p = np.eye(2)[:, None]
-    with pytest.raises(ValueError, match=r"no policy ends from x = 1. Mark what ends with `terminates`"):
+    with pytest.raises(ValueError, match=r"No policy ends an episode from x = 1: mark what ends with `terminates`"):
         operators.q_star(FiniteMDP(p=p, r=[[0.0], [-1.0]], gamma=1.0, terminates=[[0.5], [0.0]]))
 
 
@@ -210,15 +210,15 @@ def by_enumeration(mdp: FiniteMDP) -> np.ndarray | str:
         else:
             policies.append((chain, r))
     if not np.isfinite(best).all():
-        return "no policy"
+        return "No policy"
     costs = False
     for chain, r in policies:
         often = sum(np.linalg.matrix_power(chain, t) for t in range(720, 780)) / 60  # all periods divide 60
         if (often @ r).max() > 1e-9:
-            return "earns"
+            return "per step"
         recurrent = often.diagonal() > 1e-9
         costs = costs or bool((recurrent & (abs(often @ r) < 1e-9) & (best < -1e-9)).any())
-    return "costs" if costs else best
+    return "in total" if costs else best
 
 
 def test_shortest_paths_against_all_policies() -> None:
@@ -262,7 +262,7 @@ def test_large_solvers_agree_with_dense_ones(name: str, monkeypatch: pytest.Monk
         return {
             "q_pi": operators.q_pi(mdp, pi),
             "q_star": operators.q_star(mdp),
-            "t_lambda": operators.t_lambda(mdp, q, pi, 0.8),
+            "t_lambda": operators.t_lambda(mdp, q, pi=pi, lambda_=0.8),
             "general": operators.general_operator(mdp, q, **given),
             "eta": operators.eta(mdp, **given),
             "variance": general.correction_moments(mdp, q, **given).variance,
@@ -535,7 +535,7 @@ def test_variances_against_paths_of_every_length() -> None:
     while min(finite, infinite) < 40:
         mdp, q, pi, mu = reducible(rng)
         moments = operators.correction_moments(mdp, q, pi=pi, mu=mu, trace=ot.ImportanceSampling(1.0))
-        growth = abs(np.linalg.eigvals(mdp.gamma**2 * operators.p_cmu(mdp, (pi / mu) ** 2, mu)))
+        growth = abs(np.linalg.eigvals(mdp.gamma**2 * operators.p_cmu(mdp, c=(pi / mu) ** 2, mu=mu)))
         if growth.max() < 1 or ((growth > 0.8) & (growth < 1.1)).any():
             continue  # so near 1, no number of steps can tell
         first, second = second_moments(mdp, q, pi, mu, pi / mu, 150)
@@ -570,7 +570,9 @@ def test_norms_and_radius_are_those_of_the_matrix(name: str) -> None:
 def test_a_trace_that_grows_is_refused() -> None:
     mdp = mdps.garnet(5, 2, 2, gamma=0.9, seed=13)
     half = np.full(mdp.shape, 0.5)
-    with pytest.raises(ValueError, match=r"`trace` must let R be a finite sum.*`gamma` = 0.9"):
+    with pytest.raises(
+        ValueError, match=r"`trace` must not grow faster than `gamma` = 0.9 shrinks it; got growth by"
+    ):
         operators.general_operator(mdp, mdp.r, pi=half, mu=half, trace=lambda *, pi_a, mu_a: 0 * pi_a + 1.2)
 
 
@@ -586,7 +588,7 @@ def test_a_trace_that_grows_is_refused() -> None:
         ),
         (
             {"trace": lambda *, pi_a, mu_a: -pi_a},
-            r"`trace` must return c of at least 0; got -0.5 at \(x, a\) = \(0, 0\)",
+            r"`trace` must return finite c of at least 0; got -0.5 at \(x, a\) = \(0, 0\)",
         ),
         ({"trace": lambda *, pi_a, mu_a: pi_a[:3]}, r"`trace` must return one c per action taken.*\(3,\)"),
         ({"trace": ot.Retrace(np.array([0.5, 0.9]))}, "`lambda_` must be one number"),
@@ -604,7 +606,7 @@ def test_a_trajectory_aware_trace_that_cannot_be_followed_says_what_to_do() -> N
     mdp = mdps.garnet(30, 3, 5, gamma=0.99, seed=14)
     rng = np.random.default_rng(14)
     pi, mu = random_policy(rng, mdp.shape), random_policy(rng, mdp.shape)
-    with pytest.raises(ValueError, match="too many to follow exactly; estimate it with `sampled_operator`"):
+    with pytest.raises(ValueError, match=r"distinct paths; got .* Estimate R with `sampled_operator`"):
         operators.general_operator(mdp, mdp.r, pi=pi, mu=mu, trace=ot.RBIS(1.0))
 
 
@@ -615,7 +617,7 @@ def test_a_sampled_operator_covers_the_exact_one() -> None:
     pi, mu, q = random_policy(rng, mdp.shape), random_policy(rng, mdp.shape), rng.normal(size=mdp.shape)
     for trace in (ot.RecursiveRetrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(0.9)):
         exact = operators.general_operator(mdp, q, pi=pi, mu=mu, trace=trace)
-        found = operators.sampled_operator(mdp, q, pi=pi, mu=mu, trace=trace, num_trajectories=4000, rng=1)
+        found = operators.sampled_operator(mdp, q, pi=pi, mu=mu, trace=trace, num_trajectories=4000, seed=1)
         tiny = 1e-12
         assert ((exact < found.low - tiny) | (exact > found.high + tiny)).sum() <= 1
         assert found.standard_error.max() > 0

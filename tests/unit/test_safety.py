@@ -99,7 +99,7 @@ def test_trajectory_aware_rows_sampled_and_exact_agree() -> None:
     setting = {"pi": pi, "mu": mu, "traces": ["rbis", "recursive_retrace", "truncated_is"], "lambdas": [0.9]}
     exact = ot.analyze(mdp, **setting)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offtrace.safety.rows.FEW_PATHS", 0)
+        patch.setattr("offtrace.safety.measures.FEW_PATHS", 0)
         sampled = ot.analyze(mdp, **setting, num_trajectories=4000)
     assert not any(row.sampled for row in exact)
     assert all(row.sampled for row in sampled)
@@ -189,7 +189,7 @@ def test_the_recommendation_is_the_cheapest_safe_row() -> None:
         ({"mu": None}, TypeError, "`mu` must be given"),
         ({"accuracy": 0}, ValueError, r"`accuracy` must be in \(0, 1\)"),
         ({"lambdas": [2.0]}, ValueError, r"`lambda_` of ImportanceSampling must be in \[0, 1\]; got 2"),
-        ({"lambdas": []}, ValueError, "`lambdas` must have at least one"),
+        ({"lambdas": []}, ValueError, "`lambdas` must not be empty"),
         ({"traces": ["retrase"]}, ValueError, "Did you mean 'retrace'"),
         ({"traces": [3]}, TypeError, "`trace` must be a trace such as .*, or a function that returns c; got 3"),
         ({"pi": np.ones((2, 2))}, ValueError, "`pi` must have rows that sum to 1; got 2 at x = 0"),

@@ -10,8 +10,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.report import charts, eta, safety
-from offtrace.safety import Analysis
-from offtrace.safety.rows import BY_THEOREM, DIVERGES
+from offtrace.safety import BY_THEOREM, DIVERGES, Analysis
 
 
 def analysis_of(mdp: ot.FiniteMDP, *, beta: float | None = None, mu=None, **options) -> Analysis:

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "arrays": set(),
     "errors": {"arrays"},
     "likelihoods": {"arrays", "errors"},
-    "traces": {"arrays", "errors", "likelihoods"},
+    "traces": {"arrays", "errors", "likelihoods", "kernels"},
     "threads": set(),
     "kernels": set(),
     "files": set(),

@@ -159,7 +159,7 @@ def test_diverged_runs_score_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> No
         returns[2, -1, ..., -1] = np.nan
         nothing = np.zeros(1)
         q = np.zeros((*shape, *mdp.shape))
-        return online.Sweep({}, nothing, nothing, returns, None, None, diverged, q)
+        return online.SweepResult({}, nothing, nothing, returns, None, None, diverged, q)
 
     monkeypatch.setattr(tabular.online, "sweep", sweep)
     found = tabular.run(SMALL)

@@ -1,4 +1,4 @@
-"""Many runs over the cores: plain threads around kernels without the GIL, a bar where it takes long."""
+"""Many runs over the cores: plain threads around kernels that release the GIL, with a progress bar."""
 
 import threading
 import time
@@ -8,30 +8,31 @@ from typing import Any, TypeVar
 
 from offtrace.threads import num_threads as default_threads
 
-PATIENCE = 2.0
-"""Seconds until a bar appears."""
+SECONDS_BEFORE_BAR = 2.0
+"""Runs that take less show no progress bar."""
 
 Result = TypeVar("Result")
 Job = Callable[[Callable[[int], bool]], Result]
-"""A run: `job(going)`, where `going(k)` is told how far it is, and is False once it should stop."""
+"""A run, `job(progress)`: it calls `progress(k)` after k trajectories and stops where that returns False."""
 
 
 def run_all(jobs: list[Job], *, length: int, num_threads: int | None, progress: bool) -> list[Any]:
-    """What each job gives, in order, whoever ran it; an interruption stops all of them at their next look up."""
-    done, stop = [0] * len(jobs), threading.Event()
+    """Run all jobs; returns their results in order. An interruption stops every job at its next `progress`."""
+    done = [0] * len(jobs)  # trajectories, per job
+    stop = threading.Event()
 
-    def going(number: int) -> Callable[[int], bool]:
-        def told(k: int) -> bool:
-            done[number] = length if k < 0 else k
+    def progress_of(number: int) -> Callable[[int], bool]:
+        def report(k: int) -> bool:
+            done[number] = length if k < 0 else k  # a run that diverged is over
             return not stop.is_set()
 
-        return told
+        return report
 
     threads = min(num_threads or default_threads(), len(jobs))
     if threads <= 1 and not progress:
-        return [job(going(number)) for number, job in enumerate(jobs)]
+        return [job(progress_of(number)) for number, job in enumerate(jobs)]
     with ThreadPoolExecutor(max(threads, 1), thread_name_prefix="offtrace-online") as pool:
-        futures = [pool.submit(job, going(number)) for number, job in enumerate(jobs)]
+        futures = [pool.submit(job, progress_of(number)) for number, job in enumerate(jobs)]
         try:
             _watch(futures, lambda: sum(done), length * len(jobs), progress)
             return [future.result() for future in futures]
@@ -42,15 +43,17 @@ def run_all(jobs: list[Job], *, length: int, num_threads: int | None, progress: 
 
 
 def _watch(futures: list[Future], count: Callable[[], int], total: int, progress: bool) -> None:
-    """Waits, from some moment on behind a bar; the first failure ends it."""
+    """Wait for all runs, behind a progress bar if it takes long; the first failure is raised."""
     waiting: set[Future] = set(futures)
-    start, bar, task = time.monotonic(), None, None
+    start = time.monotonic()
+    bar = None
+    task = None
     try:
         while waiting:
             finished, waiting = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
             for future in finished:
                 future.result()
-            if progress and bar is None and time.monotonic() - start > PATIENCE:
+            if progress and bar is None and time.monotonic() - start > SECONDS_BEFORE_BAR:
                 from rich.progress import Progress
 
                 bar = Progress()

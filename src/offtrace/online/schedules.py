@@ -1,4 +1,4 @@
-"""What changes with k, the number of the trajectory: step sizes α_k(x, a), and the ε or β of a policy."""
+"""Schedules over k, the number of the trajectory: step sizes α_k(x, a), and the ε_k or β_k of a policy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 Schedule = float | np.ndarray | Callable[[int], float]
-"""A number; an array with one for each trajectory; or a function of k = 0, 1, …"""
+"""A number, an array with one number per trajectory, or a function of k = 0, 1, …"""
 
 
 def numbers(schedule: Any, num: int, name: str, *, low: float, high: float = np.inf) -> np.ndarray:
-    """A schedule as the array (num,) of its values.
+    """Return the values of a schedule as an array, (num,).
 
     >>> numbers(lambda k: 1 / (k + 1), 3, "epsilon", low=0, high=1).round(2)
     array([1.  , 0.5 , 0.33])
@@ -24,9 +24,7 @@ def numbers(schedule: Any, num: int, name: str, *, low: float, high: float = np.
     if values.ndim == 0:
         values = np.full(num, float(values))
     if values.shape != (num,):
-        raise ValueError(
-            f"`{name}` must have one value for each of the {num} trajectories; got shape {values.shape}."
-        )
+        raise ValueError(f"`{name}` must have one value per trajectory, ({num},); got shape {values.shape}.")
     outside = ~((values >= low) & (values <= high) & np.isfinite(values))
     if outside.any():
         k = int(np.argmax(outside))
@@ -36,7 +34,7 @@ def numbers(schedule: Any, num: int, name: str, *, low: float, high: float = np.
 
 
 def linear(start: float, end: float, num: int) -> Callable[[int], float]:
-    """From `start` to `end` in `num` trajectories, and `end` after them.
+    """Return the schedule from `start` to `end` over `num` trajectories, then constant.
 
     >>> [linear(1.0, 0.5, 2)(k) for k in range(4)]
     [1.0, 0.75, 0.5, 0.5]
@@ -45,7 +43,7 @@ def linear(start: float, end: float, num: int) -> Callable[[int], float]:
 
 
 def decaying(start: float, half_life: float) -> Callable[[int], float]:
-    """start / (1 + k / half_life): down to 0, as Theorem 3 asks of the targets' ε_k.
+    """Return the schedule start / (1 + k / half_life), which goes to 0 as Theorem 3 requires of the targets' ε_k.
 
     >>> [decaying(0.5, 10)(k) for k in (0, 10, 30)]
     [0.5, 0.25, 0.125]
@@ -57,13 +55,15 @@ def decaying(start: float, half_life: float) -> Callable[[int], float]:
 class StepSize:
     """α_k(x, a) = scale_k / (N_k(x, a) + offset)^power, with N_k the visits so far, those of trajectory k included.
 
-    `StepSize(0.1)` is constant. `StepSize(power=1)` is 1/visits, the plain average. With a power in (½, 1] the
-    Robbins–Monro conditions of Theorem 3 hold at every pair that is visited for ever; the offset makes the first
-    steps smaller. `scale` may be a schedule over k instead. In the first-visit form N_k counts trajectories.
+    `StepSize(0.1)` is constant. `StepSize(power=1)` is 1/visits, the plain average. With a power in
+    (½, 1] the Robbins–Monro conditions of Theorem 3 hold at every pair that is visited infinitely
+    often; the offset makes the first steps smaller. `scale` may be a schedule over k. In the
+    first-visit form N_k counts trajectories.
 
-    Eq. 7 moves a pair by α times the sum over all its visits in the trajectory. Where those are many, a large α
-    overshoots, and may not recover; 1/visits cannot. Nor can a `bounded` one, which is at most 1/m for the m visits
-    of the pair in this trajectory; as N grows that no longer binds, and the Robbins–Monro conditions hold as before.
+    Eq. 7 moves a pair by α times the sum over all its visits in the trajectory. With many visits a
+    large α overshoots, and may not recover; 1/visits cannot. Neither can a `bounded` step size,
+    which is at most 1/m for the m visits of the pair in this trajectory. As N grows the bound no
+    longer binds, so the Robbins–Monro conditions hold.
 
     >>> StepSize(power=1).at(visits=4)
     0.25
@@ -77,9 +77,9 @@ class StepSize:
     bounded: bool = False
 
     def __post_init__(self) -> None:
-        for name, low, high in (("power", 0.0, np.inf), ("offset", 0.0, np.inf)):
+        for name in ("power", "offset"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and low <= value < high):
+            if not (isinstance(value, int | float) and 0 <= value < np.inf):
                 raise ValueError(f"`{name}` of StepSize must be a finite number of at least 0; got {value!r}.")
         if not callable(self.scale):
             numbers(self.scale, np.size(self.scale), "scale", low=0)
@@ -87,15 +87,18 @@ class StepSize:
             raise TypeError(f"`bounded` of StepSize must be True or False; got {self.bounded!r}.")
 
     def at(self, *, visits: int, k: int = 0, within: int = 1) -> float:
-        """The value for one pair, k-th trajectory, which has visited it `within` times so far."""
-        given: Any = self.scale
-        scale = given(k) if callable(given) else given[k] if np.ndim(given) else given
+        """Return α for a pair that trajectory k has visited `within` times so far."""
+        scale: Any = self.scale
+        if callable(scale):
+            scale = scale(k)
+        elif np.ndim(scale):
+            scale = scale[k]
         alpha = float(scale) / (visits + self.offset) ** self.power
         return 1.0 / within if self.bounded and alpha * within > 1 else alpha
 
     @property
     def label(self) -> str:
-        """How a chart names it.
+        """The name in charts.
 
         >>> StepSize(0.5, power=1, offset=9).label
         '0.5/(N + 9)'
@@ -103,17 +106,18 @@ class StepSize:
         label = f"{self.scale:g}" if isinstance(self.scale, int | float) else "α_k"
         if self.power:
             visits = f"(N + {self.offset:g})" if self.offset else "N"
-            label = f"{label}/{visits}" + (f"^{self.power:g}" if self.power != 1 else "")
+            power = f"^{self.power:g}" if self.power != 1 else ""
+            label = f"{label}/{visits}{power}"
         return f"min({label}, 1/m)" if self.bounded else label
 
 
 ONE_OVER_VISITS = StepSize(power=1)
 DEFAULT_STEP_SIZE = StepSize(power=0.6, bounded=True)
-"""1/N averages all targets there ever were, those made from the first, wrong values, too; this forgets them."""
+"""Unlike 1/N, which averages all targets, this forgets the early ones, which were made from wrong values."""
 
 
-def step_size(given: Any) -> StepSize:
-    """A `StepSize` as it is, a number as a constant one."""
+def as_step_size(given: Any) -> StepSize:
+    """Return a `StepSize` as it is, and a number as a constant one."""
     if isinstance(given, StepSize):
         return given
     if isinstance(given, int | float | np.number) and not isinstance(given, bool):

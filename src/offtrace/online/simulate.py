@@ -1,4 +1,7 @@
-"""Policies and transitions inside the kernels: a row of π_k or μ_k, an action, a successor; O(A) and O(log) each."""
+"""Policies and transitions for the kernels: rows of π_k and μ_k, actions and successors.
+
+`best` is always the first greedy action at x. It is passed along, as several functions need it.
+"""
 
 from typing import NamedTuple
 
@@ -6,26 +9,32 @@ import numpy as np
 from numpy import float64, uint64
 
 from offtrace.kernels import jit
-from offtrace.online.sequences import EPSILON_GREEDY, EPSILON_SHARED, FIXED, SOFTMAX
+from offtrace.online.policy_sequences import EPSILON_GREEDY, EPSILON_SHARED, FIXED, SOFTMAX
 
 S11, S17, S19, S23, S41, S45 = (uint64(bits) for bits in (11, 17, 19, 23, 41, 45))
 
 
 class Model(NamedTuple):
-    """A FiniteMDP, ready to be sampled from; empty where trajectories are stored."""
+    """A FiniteMDP to sample from; empty where trajectories are replayed."""
 
     first: np.ndarray
+    """(X·A + 1,) the first transition of each pair."""
     width: int
-    """Transitions in each row, where all have the same number: one look-up less; else 0."""
+    """Transitions per pair where all have the same number, which saves reading `first`; else 0."""
     cumulative: np.ndarray
+    """(T,) sums of p within each pair."""
     successor: np.ndarray
+    """(T,) states."""
     ends: np.ndarray
+    """(T,) the probability that a transition ends the episode; empty where none does."""
     reward: np.ndarray
+    """(T,) per transition, or (X·A,) per pair."""
     start: np.ndarray
+    """(X,) sums of the probabilities of the start states."""
 
 
 class Policy(NamedTuple):
-    """π_k or μ_k: the formula, its parameter for each k, and the table it is made from."""
+    """π_k or μ_k: the number of its formula, its parameter for every k, and the table that it reads."""
 
     kind: int
     parameter: np.ndarray
@@ -49,7 +58,7 @@ def uniform(words):
 
 @jit(forceinline=True)
 def choice(words, cumulative, start, stop):
-    """The first place in start … stop − 1 whose sum is above a uniform number."""
+    """Draw an index from start … stop − 1 by its cumulative sums; a single one is not drawn."""
     if stop - start == 1:
         return start
     mark = uniform(words) * cumulative[stop - 1]
@@ -69,7 +78,9 @@ def choice(words, cumulative, start, stop):
 
 @jit(forceinline=True)
 def choose_action(words, mu):
-    left, last = uniform(words), 0
+    """Draw an action with these probabilities, as `Stream.action` does."""
+    left = uniform(words)
+    last = 0
     for a in range(mu.size):
         if mu[a] > 0:
             last = a
@@ -91,7 +102,7 @@ def best_action(q, x):
 
 @jit(forceinline=True)
 def num_best(q, x, best):
-    """How many actions are as good as the best."""
+    """The number of greedy actions."""
     found = 0
     for b in range(q.shape[1]):
         found += 1 if q[x, b] == q[x, best] else 0
@@ -100,7 +111,7 @@ def num_best(q, x, best):
 
 @jit(forceinline=True)
 def fill_row(kind, parameter, table, q, x, best, out):
-    """π_k(·|x) from Q(x, ·), written to `out`; what is greedy is not asked of a fixed policy."""
+    """Write π_k(·|x) to `out`; a fixed policy does not read `best`."""
     num_actions = out.size
     if kind == FIXED:
         for b in range(num_actions):
@@ -133,12 +144,20 @@ def fill_row(kind, parameter, table, q, x, best, out):
 
 @jit(forceinline=True)
 def act(kind, parameter, table, q, x, best, words, row):
-    """a ~ μ_k(·|x) and μ_k(a|x); ε-greedy needs no row: `each` for every action, the rest for the best."""
+    """Draw a ~ μ_k(·|x); returns a and μ_k(a|x).
+
+    ε-greedy needs no row. Its distribution function is two straight lines with a jump at the best
+    action:
+
+        a:      0        1       best           3        4
+             ├──each──┼──each──┼──each + 1 − ε──┼──each──┼──each──┤          each = ε / A
+    """
     if kind != EPSILON_GREEDY and not (kind == EPSILON_SHARED and num_best(q, x, best) == 1):
         fill_row(kind, parameter, table, q, x, best, row)
         a = choose_action(words, row)
         return a, row[a]
-    each, mark = parameter * (1.0 / row.size), uniform(words)
+    each = parameter * (1.0 / row.size)
+    mark = uniform(words)
     a = best
     if mark < best * each:
         a = int(mark / each)
@@ -149,7 +168,7 @@ def act(kind, parameter, table, q, x, best, words, row):
 
 @jit(forceinline=True)
 def expect(kind, parameter, table, q, x, best, row):
-    """E_π Q(x, ·); leaves π(·|x) in `row` where it takes more than a look to know it."""
+    """E_π Q(x, ·); writes π(·|x) to `row` where it is not known without computing all of it (softmax, mixture)."""
     total = 0.0
     if kind == FIXED:
         for b in range(row.size):
@@ -167,7 +186,7 @@ def expect(kind, parameter, table, q, x, best, row):
 
 @jit(forceinline=True)
 def probability_of(a, kind, parameter, table, q, x, best, row):
-    """π(a|x), where `expect` has been at x."""
+    """π(a|x); `row` is what `expect` has written at x."""
     if kind == FIXED:
         return table[x, a]
     if kind == EPSILON_GREEDY:
@@ -180,7 +199,7 @@ def probability_of(a, kind, parameter, table, q, x, best, row):
 
 @jit(forceinline=True)
 def transition(first, width, cumulative, ends, words, pair):
-    """Which transition of the pair, and whether it ends the episode."""
+    """Draw a transition of the pair; returns its index, and whether it ends the episode."""
     if width > 0:
         i = choice(words, cumulative, pair * width, (pair + 1) * width)
     else:
@@ -193,7 +212,7 @@ def transition(first, width, cumulative, ends, words, pair):
 
 @jit()
 def sample(model, behaviour, q, words, row, k, max_steps, steps, mu_a, reward, terminated):
-    """One trajectory and nothing learned: x, a, x' to `steps` (3, n); its length."""
+    """Write one trajectory: x, a and x' to `steps` (3, n), the rest to the other arrays; returns its length."""
     by_transition = model.reward.size == model.cumulative.size
     x = choice(words, model.start, 0, model.start.size)
     for t in range(max_steps):
@@ -203,8 +222,12 @@ def sample(model, behaviour, q, words, row, k, max_steps, steps, mu_a, reward, t
         i, ended = transition(model.first, model.width, model.cumulative, model.ends, words, pair)
         r = model.reward[i if by_transition else pair]
         x_next = np.int64(model.successor[i])
-        steps[0, t], steps[1, t], steps[2, t] = x, a, x_next
-        mu_a[t], reward[t], terminated[t] = drawn, r, ended
+        steps[0, t] = x
+        steps[1, t] = a
+        steps[2, t] = x_next
+        mu_a[t] = drawn
+        reward[t] = r
+        terminated[t] = ended
         x = x_next
         if ended:
             return t + 1
@@ -213,7 +236,7 @@ def sample(model, behaviour, q, words, row, k, max_steps, steps, mu_a, reward, t
 
 @jit()
 def cumulate(probability, first, out):
-    """Sums of p within each row."""
+    """Write the cumulative sums of p within each row."""
     for row in range(first.size - 1):
         total = 0.0
         for i in range(first[row], first[row + 1]):
@@ -222,8 +245,8 @@ def cumulate(probability, first, out):
 
 
 @jit()
-def reach(first, successor, continuing, start, allowed, num_actions):
-    """Which states can be acted in: from the start states, by the actions allowed, along what does not end."""
+def reachable(first, successor, continuing, start, allowed, num_actions):
+    """(X,) the states that the allowed actions lead to from the start states, along transitions that do not end."""
     found = start > 0
     stack = np.empty(start.size, np.int64)
     size = 0

@@ -1,7 +1,8 @@
-"""Random numbers that depend on the seed alone: xoshiro256++ (Blackman and Vigna), one stream for each run.
+"""Random numbers that depend on the seed alone: xoshiro256++ (Blackman and Vigna), one stream per run.
 
-NumPy's generators cannot be called from a kernel without the GIL, and Numba's own has one state per thread, so runs
-would depend on which thread they were given. The kernels have the same generator over the same four words.
+NumPy's generators cannot be called from a kernel that has released the GIL, and Numba's own has one
+state per thread, so a run would depend on the thread it runs in. The kernels have the same
+generator, over the same four words.
 """
 
 import numpy as np
@@ -10,12 +11,12 @@ MASK = (1 << 64) - 1
 
 
 def state(seed: int) -> np.ndarray:
-    """The four words a stream starts from."""
+    """Return the four words that a stream starts from."""
     return np.random.SeedSequence(seed).generate_state(4, np.uint64)
 
 
 class Stream:
-    """Numbers uniform in [0, 1), one by one.
+    """A stream of numbers, uniform in [0, 1).
 
     >>> stream = Stream(0)
     >>> 0 <= stream.uniform() < 1
@@ -39,14 +40,15 @@ class Stream:
         return (word >> 11) * 2.0**-53
 
     def choice(self, cumulative: np.ndarray) -> int:
-        """An index in proportion to what these sums grow by; no number is drawn where there is but one."""
+        """Draw an index by its cumulative sums; a single one needs no random number."""
         if len(cumulative) == 1:
             return 0
         return int(np.searchsorted(cumulative, self.uniform() * cumulative[-1], side="right"))
 
     def action(self, probabilities: np.ndarray) -> int:
-        """An action with these probabilities; rounding that is left over goes to the last possible one."""
-        left, last = self.uniform(), 0
+        """Draw an action with these probabilities; what rounding leaves over goes to the last possible one."""
+        left = self.uniform()
+        last = 0
         for a, p in enumerate(probabilities):
             if p > 0:
                 last = a

@@ -53,3 +53,7 @@ __all__ = [
     "t_star",
     "trace_moments",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""Classes of states that lead to one another: where sums over time diverge, and where an episode may never end."""
+"""Classes of states that lead to one another: where sums over time diverge, and where episodes never end."""
 
 import numpy as np
 from scipy.sparse import block_array, csr_array
@@ -8,11 +8,11 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigs
 from offtrace.mdp import FiniteMDP
 
 DENSE = 1000
-"""States of a class up to which its eigenvalues are all computed."""
+"""States of a class up to which all of its eigenvalues are computed."""
 
 
 def graph(mdp: FiniteMDP, w: np.ndarray) -> csr_array:
-    """M_w (X, X) for w (X, A) ≥ 0, without its zeros."""
+    """Return M_w (X, X) for w (X, A) ≥ 0 as a sparse matrix."""
     weight = w.ravel()[mdp.rows] * mdp.continuing
     kept = weight > 0
     edges = mdp.rows[kept] // mdp.num_actions, mdp.successor[kept]
@@ -20,7 +20,7 @@ def graph(mdp: FiniteMDP, w: np.ndarray) -> csr_array:
 
 
 def leading_to(edges: csr_array, goals: np.ndarray) -> np.ndarray:
-    """(X,) whether some path leads from a state to one of `goals`, a state of `goals` included."""
+    """(X,) whether a state is one of `goals` or some path leads from it to one."""
     start = csr_array(goals[None].astype(np.float64))
     size = len(goals)
     backwards = csr_array(block_array([[edges.T, None], [start, csr_array((1, 1))]]))
@@ -30,15 +30,15 @@ def leading_to(edges: csr_array, goals: np.ndarray) -> np.ndarray:
 
 
 def classes(edges: csr_array) -> np.ndarray:
-    """(X,) the number of each state's class: two states are in one where each leads to the other."""
+    """(X,) the number of each state's class; two states are in one class if each leads to the other."""
     return connected_components(edges, connection="strong")[1]
 
 
 def diverging(mdp: FiniteMDP, w: np.ndarray, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where z = Σ_t (γ M_w)^t b is infinite, b = Σ_a w·source, (X,), and the weights that solve it elsewhere.
+    """Return where z = Σ_t (γ M_w)^t b is infinite, (X,), and the weights that solve it elsewhere; b = Σ_a w·source.
 
-    z(x) is infinite where x leads to a class of spectral radius 1 or more that leads to some b > 0. A class of such a
-    radius that leads to none has z = 0, and needs no weights to be solved.
+    z(x) is infinite where x leads to a class of spectral radius 1 or more that leads to some b > 0.
+    A class of such a radius that leads to none has z = 0, so its weights can be set to 0.
     """
     matrix = mdp.gamma * graph(mdp, w)
     growing = _growing(matrix)
@@ -48,7 +48,7 @@ def diverging(mdp: FiniteMDP, w: np.ndarray, source: np.ndarray) -> tuple[np.nda
 
 
 def _growing(matrix: csr_array) -> np.ndarray:
-    """(X,) whether a state's class has a spectral radius of 1 or more."""
+    """(X,) whether the class of a state has a spectral radius of 1 or more."""
     label = classes(matrix)
     row, column = matrix.nonzero()
     inside = label[row] == label[column]
@@ -57,7 +57,7 @@ def _growing(matrix: csr_array) -> np.ndarray:
     least, most = np.full(label.max() + 1, np.inf), np.zeros(label.max() + 1)
     np.minimum.at(least, label, sums)
     np.maximum.at(most, label, sums)
-    growing = least >= 1  # the radius lies between the least and the greatest sum of a row
+    growing = least >= 1  # the radius lies between the least and the greatest row sum
     for undecided in np.flatnonzero((least < 1) & (most >= 1)):
         members = np.flatnonzero(label == undecided)
         growing[undecided] = _radius(within[members][:, members]) >= 1
@@ -65,19 +65,21 @@ def _growing(matrix: csr_array) -> np.ndarray:
 
 
 def _radius(matrix: csr_array) -> float:
+    """Return the spectral radius."""
     if matrix.shape[0] <= DENSE:
         return float(abs(np.linalg.eigvals(matrix.toarray())).max())
     start = np.random.default_rng(0).uniform(0.5, 1.5, matrix.shape[0])
     try:
         return float(abs(eigs(matrix, k=1, v0=start, tol=1e-8, return_eigenvectors=False)).max())
     except ArpackNoConvergence:
-        raise ArithmeticError("the spectral radius was not found: ARPACK did not converge.") from None
+        raise ArithmeticError("ARPACK did not converge on the spectral radius.") from None
 
 
 def loops(mdp: FiniteMDP, allowed: np.ndarray) -> np.ndarray:
-    """(X,) the states in which an episode can go round for ever, by the pairs (x, a) of `allowed` alone.
+    """(X,) the states among which an episode can stay for ever, using only the pairs (x, a) of `allowed`.
 
-    These are the maximal end components: pairs that may end, or may leave their class, are dropped until none does.
+    These are the maximal end components: pairs that may end the episode or leave their class are
+    dropped until there are none.
     """
     stays = np.add.reduceat(mdp.continuing, mdp.first[:-1]).reshape(mdp.shape) > 1 - 1e-12
     allowed = allowed & stays

@@ -1,8 +1,9 @@
 """Q* at γ = 1 where some policies never end an episode: stochastic shortest paths (Bertsekas and Tsitsiklis 1991).
 
-Policy iteration from a policy that ends: each next one ends as well, unless it goes round a loop that earns for ever.
-Of two actions that are worth the same, the one that ends sooner is better (Bertsekas and Yu 2016 make time cost a
-little), so that no loop whose rewards add up to 0 is ever preferred to its way out.
+Policy iteration starts from a policy that ends every episode. Every later policy ends them as well,
+unless it follows a loop that earns for ever. Of two actions of the same value the one that ends
+sooner is chosen (Bertsekas and Yu 2016 make time cost a little), so a loop whose rewards add up to
+0 is never preferred to its exit.
 """
 
 import numpy as np
@@ -13,17 +14,19 @@ from offtrace.mdp import FiniteMDP
 from offtrace.operators import classes, products, solvers
 
 CLOSE = 1e-11
-"""Values that differ by less than this share of the greatest are the same up to rounding."""
+"""Values that differ by less than this share of the greatest are equal up to rounding."""
 FEW_STEPS = 200
-"""Of BiCGSTAB."""
+"""BiCGSTAB steps before SuperLU is used."""
 CLOSER = 1e-3
-"""Policies are evaluated to this share of `tol`, so that equal actions are seen to be equal."""
+"""Policies are evaluated to this share of `tol`, so that actions of equal value come out equal."""
 
 
 def best(mdp: FiniteMDP, *, tol: float) -> tuple[np.ndarray, int, str]:
-    """v = max_a (r + P v), of the best policies among those that end; refused where going on for ever is better."""
+    """Return v = max_a (r + P v) of the best policy that ends all episodes; raises if going on for ever is better."""
     pairs = products.lists(mdp)
-    lasting = np.add.reduceat(pairs.p, pairs.first[:-1]).reshape(mdp.shape)  # the chance that a step goes on
+    lasting = np.add.reduceat(pairs.p, pairs.first[:-1]).reshape(
+        mdp.shape
+    )  # the probability that a step does not end the episode
     chosen = _ending(mdp, lasting)
     states, ones = np.arange(mdp.num_states), np.ones(mdp.shape)
     count = 0
@@ -35,39 +38,39 @@ def best(mdp: FiniteMDP, *, tol: float) -> tuple[np.ndarray, int, str]:
         q, time = products.backup(mdp, v, r=mdp.r), products.backup(mdp, duration, r=ones)
         close = _rounding(mdp, v, duration, tol)
         top = q.max(1, keepdims=True)
-        time = np.where(q >= top - close[:, None], time, np.inf)  # of the best, the soonest
+        time = np.where(q >= top - close[:, None], time, np.inf)  # among the best actions, the one that ends soonest
         better = (top[:, 0] > q[states, chosen] + close) | (
             time.min(1) < time[states, chosen] - np.maximum(1e-9 * duration, tol)
         )
         if not better.any():
-            _refuse_loops(mdp, v, q >= top - close[:, None], close)
+            _check_loops(mdp, v, q >= top - close[:, None], close)
             return v, count, "policy iteration"
         chosen = np.where(better, time.argmin(1), chosen)
-        _refuse_gain(mdp, chosen, lasting)
+        _check_gain(mdp, chosen, lasting)
     return v, count, "policy iteration"
 
 
 def _solve(mdp: FiniteMDP, w: np.ndarray, tol: float, *rights: np.ndarray) -> list[np.ndarray]:
-    """v = b + M_w v for each b. Where paths are long, as in mazes, BiCGSTAB is slow and SuperLU is quick."""
+    """Return v = b + M_w v for each b. Where paths are long, as in mazes, SuperLU is faster than BiCGSTAB."""
     if products.is_small(mdp):
         return [solvers.solve(mdp, w, b, tol=tol)[0] for b in rights]
     found = [b.copy() for b in rights]
     if all(solvers.bicgstab(mdp, w, b, v, tol * CLOSER, FEW_STEPS)[1] for b, v in zip(rights, found, strict=True)):
         return found
     matrix = csc_array(eye_array(mdp.num_states, format="csr") - classes.graph(mdp, w))
-    # an M-matrix needs no pivots, and without them little fills in
+    # an M-matrix needs no pivoting, and without it there is little fill-in
     system = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     return [system.solve(b) for b in rights]
 
 
 def _rounding(mdp: FiniteMDP, v: np.ndarray, duration: np.ndarray, tol: float) -> np.ndarray:
-    """(X,) differences of Q that mean nothing: what is added up over an episode, and how well it is solved."""
+    """(X,) the accuracy of Q: rounding errors added up over an episode, and the accuracy of the solver."""
     solved_to = 0.0 if products.is_small(mdp) else 2 * CLOSER * tol * duration
     return CLOSE * np.maximum(abs(mdp.r).max() * duration, abs(v).max()) + solved_to
 
 
 def _ending(mdp: FiniteMDP, lasting: np.ndarray) -> np.ndarray:
-    """(X,) an action in each state that leads nearer to an end, by the number of steps that it takes at least."""
+    """(X,) for each state an action that leads towards the nearest end, counted in steps."""
     distance = np.full(mdp.num_states, np.inf)
     chosen = np.zeros(mdp.num_states, dtype=np.int64)
     steps, found = 1, lasting < 1 - 1e-12
@@ -80,14 +83,14 @@ def _ending(mdp: FiniteMDP, lasting: np.ndarray) -> np.ndarray:
     if not np.isfinite(distance).all():
         x = int(np.argmax(distance))
         raise ValueError(
-            f"`gamma` = 1 has a fixed point only where episodes can end; no policy ends from x = {x}. "
-            "Mark what ends with `terminates`, or lower `gamma`."
+            f"`gamma` must be below 1 where episodes cannot end; got 1. No policy ends an episode from x = {x}: "
+            "mark what ends with `terminates`, or lower `gamma`."
         )
     return chosen
 
 
-def _refuse_gain(mdp: FiniteMDP, chosen: np.ndarray, lasting: np.ndarray) -> None:
-    """A policy that is better than one that ends, and never ends, goes round a loop that earns."""
+def _check_gain(mdp: FiniteMDP, chosen: np.ndarray, lasting: np.ndarray) -> None:
+    """Raise if the policy never ends some episodes: being better than one that does, it follows a loop that earns."""
     states = np.arange(mdp.num_states)
     w = np.zeros(mdp.shape)
     w[states, chosen] = 1
@@ -101,30 +104,30 @@ def _refuse_gain(mdp: FiniteMDP, chosen: np.ndarray, lasting: np.ndarray) -> Non
         x = int(np.argmax(endless & ~open_[label]))
         gain = _mean_reward(mdp, edges, label == label[x], mdp.r[states, chosen])
         raise ValueError(
-            f"`gamma` = 1 has a fixed point only where going on for ever does not pay; "
-            f"a loop through x = {x} earns {gain:.4g} a step. Lower `gamma`."
+            f"`gamma` must be below 1 where going on for ever pays; got 1. A loop through x = {x} earns {gain:.4g} "
+            "per step: lower `gamma`."
         )
 
 
 def _mean_reward(mdp: FiniteMDP, edges: csr_array, members: np.ndarray, reward: np.ndarray) -> float:
-    """What a class that is never left earns a step, on average."""
+    """Return the mean reward per step in a class of states that is never left."""
     inside = np.flatnonzero(members)
     share = np.full(len(inside), 1 / len(inside))
     chain = edges[inside][:, inside]
     for _ in range(solvers.MAX_STEPS):
-        new = (share + share @ chain) / 2  # half a step at a time, as a loop has a period
+        new = (share + share @ chain) / 2  # half a step at a time: a loop may be periodic
         if abs(new - share).max() <= 1e-12:
             break
         share = new
     return float(share @ reward[inside])
 
 
-def _refuse_loops(mdp: FiniteMDP, v: np.ndarray, best: np.ndarray, close: np.ndarray) -> None:
-    """A loop of best actions earns nothing on balance. Where ending costs something, going round it is better."""
+def _check_loops(mdp: FiniteMDP, v: np.ndarray, best: np.ndarray, close: np.ndarray) -> None:
+    """Raise if a loop of best actions, which earns 0 in total, is better than ending."""
     looping = classes.loops(mdp, best) & (v < -close)
     if looping.any():
         x = int(np.argmin(np.where(looping, v, np.inf)))
         raise ValueError(
-            f"`gamma` = 1 has a fixed point only where it is best to end; a loop through x = {x} costs nothing on "
-            f"balance, and ending from there earns {v[x]:.4g}. Lower `gamma`."
+            f"`gamma` must be below 1 where it is not best to end; got 1. A loop through x = {x} earns 0 in total, "
+            f"and ending from there earns {v[x]:.4g}: lower `gamma`."
         )

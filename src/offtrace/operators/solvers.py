@@ -1,12 +1,14 @@
-"""v = b + γ M_w v and v = max_a (r + γ P v), solved: by elimination, by sweeps, or by BiCGSTAB.
+"""Solvers of v = b + γ M_w v and v = max_a (r + γ P v): elimination, sweeps, or BiCGSTAB.
 
-A small MDP is solved densely. A large one is swept: first in stages, which takes fewer passes, where no state ends;
-then plainly, as each plain sweep bounds what is still missing from both sides by the
-least and the greatest change (MacQueen 1966), so that a fast-mixing MDP takes a dozen sweeps whatever γ is. Where
-the bounds close in slowly, successors are local and Krylov's way is shorter: BiCGSTAB (van der Vorst 1992) goes on
-from where the sweeps got to, and optimal values come from policy iteration around it. Where successors are close in
-the order of the states, elimination fills in little: along a band it takes about as long as a sweep, and where some
-lead farther, SuperLU does it.
+dense       A small MDP is solved by dense linear algebra.
+banded      Where successors are close in the order of the states, elimination along the band takes about as long as a
+            sweep. Where a few lead farther, SuperLU eliminates.
+sweeps      Otherwise v ← b + γ M_w v is iterated. The least and the greatest change of a sweep bound the error from
+            below and above (MacQueen 1966), so a fast-mixing MDP takes a dozen sweeps whatever γ
+            is. Where no state ends, sweeps in stages (Gauss-Seidel) come first, which takes fewer
+            passes.
+bicgstab    Where the bounds close in slowly, successors are local, and BiCGSTAB (van der Vorst 1992) continues from
+            the sweeps' result. Optimal values come from policy iteration around it.
 """
 
 import functools
@@ -22,31 +24,33 @@ from offtrace.operators import products
 from offtrace.threads import parts_of
 
 LOOK_AFTER = 12
-"""Sweeps before their pace is judged."""
+"""Sweeps before their rate of convergence is estimated."""
 FEW_SWEEPS = 40
-"""More than this many sweeps to come, and BiCGSTAB is tried."""
+"""BiCGSTAB is tried where more sweeps than this are still to come."""
 NUM_STAGES = 8
+"""Stages of a Gauss-Seidel sweep."""
 MANY_TRANSITIONS = 5_000_000
-"""From here on fewer passes save more than going from stage to stage costs."""
+"""Transitions from which on sweeps in stages are faster."""
 WORTH_STAGES = 0.55
-"""Where a pass in stages leaves more than this, plain sweeps, which are bounded, or BiCGSTAB are the way."""
+"""Sweeps in stages stop where a pass leaves more than this share of the error."""
 MANY_LOOPS = 16
-"""One state in this many, at most, leads back to itself where that is looked after."""
+"""Self-loops are solved directly where at most one state in this many has one."""
 SAME_MASS = 1e-9
-"""Of γ M_w, the same in every state up to this: no state ends."""
+"""If the row sums of γ M_w differ by at most this, no state ends an episode."""
 MAX_SWEEPS = 100_000
 MAX_STEPS = 5_000
-"""Of BiCGSTAB."""
+"""Limit on the steps of BiCGSTAB."""
 MAX_POLICIES = 1_000
+"""Limit on the policies of policy iteration."""
 EPS = float(np.finfo(np.float64).eps)
 
 
 class ResidualWarning(UserWarning):
-    """A solve stopped short of the accuracy asked for."""
+    """A solver stopped before it reached the requested accuracy."""
 
 
 class Solution(NamedTuple):
-    """A fixed point, and how well it is known."""
+    """A fixed point, with its residual and error bound."""
 
     q: np.ndarray
     """(X, A)."""
@@ -55,7 +59,7 @@ class Solution(NamedTuple):
     residual: float
     """max |T v − v|, measured on the result."""
     error_bound: float
-    """No state's value is off by more than this; infinite where γ = 1."""
+    """No state's value is off by more than this; infinite at γ = 1."""
     num_sweeps: int
     """Passes over the transitions."""
     method: str
@@ -71,9 +75,9 @@ def solve(
     masses: tuple[float, float] | None = None,
     spare: np.ndarray | None = None,
 ) -> tuple[np.ndarray, int, str]:
-    """v = b + γ M_w v, with the passes it took and the method; w ≥ 0 with γ M_w of spectral radius below 1.
+    """Return v = b + γ M_w v, the passes it took and the method, for w ≥ 0 with ρ(γ M_w) < 1.
 
-    `spare`, of X numbers or more, may be written over; the result is elsewhere.
+    `spare`, of X numbers or more, is scratch and may be overwritten.
     """
     if products.is_small(mdp):
         return _dense(np.eye(mdp.num_states) - mdp.gamma * products.state_matrix(mdp, w), b), 1, "dense"
@@ -89,36 +93,40 @@ def solve(
 
 
 def best(mdp: FiniteMDP, *, tol: float) -> tuple[np.ndarray, int, str]:
-    """v = max_a (r + γ P v)."""
+    """Return v = max_a (r + γ P v), the passes it took and the method."""
     if products.is_small(mdp):
         return _policy_iteration_dense(mdp)
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     least_mass, most_mass = products.masses(mdp)
     v, new = np.zeros(mdp.num_states), np.empty(mdp.num_states)
     arguments = (mdp.num_actions, *products.lists(mdp), mdp.gamma, mdp.r)
-    pace = _Pace()
+    convergence = _Convergence()
     for count in range(1, MAX_SWEEPS):
-        low, high = _bounds(products.over_states(mdp, compiled.best_sweep, *arguments, v, new), least_mass, most_mass)
+        low, high = _bounds(
+            products.over_states(mdp, sweep_kernels.best_sweep, *arguments, v, new), least_mass, most_mass
+        )
         v, new = new, v
-        if high - low <= 2 * tol or pace.stuck(high - low, v, most_mass):
+        if high - low <= 2 * tol or convergence.stuck(high - low, v, most_mass):
             return v + (low + high) / 2, count, "sweeps"
-        if pace.sweeps_left(high - low, tol) > FEW_SWEEPS:
+        if convergence.sweeps_left(high - low, tol) > FEW_SWEEPS:
             shifted = v + (low + high) / 2 if math.isfinite(low + high) else v
             return _policy_iteration(mdp, shifted, count, tol)
     return v, MAX_SWEEPS, "sweeps"
 
 
 def checked(solution: Solution, tol: float) -> Solution:
-    """Warns where the residual is above what was asked for."""
+    """Warn where the residual is above `tol`."""
     if not solution.residual <= tol:
         text = f"the residual is {solution.residual:.2g}, above `tol` = {tol:g}, after {solution.num_sweeps} sweeps"
-        remedy = "rounding allows no less for values this large" if solution.residual < 1e-6 else "raise `tol`"
+        remedy = "raise `tol`"
+        if solution.residual < 1e-6:
+            remedy = "rounding allows no less for values this large"
         warnings.warn(f"{text}; {remedy}.", ResidualWarning, stacklevel=4)
     return solution
 
 
-# -- small ---------------------------------------------------------------------------------------------------
+# -- small ---------------------------------------------------------------------------------------
 
 
 def _dense(matrix: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -136,14 +144,14 @@ def _policy_iteration_dense(mdp: FiniteMDP) -> tuple[np.ndarray, int, str]:
         w[states, chosen] = 1
         v = _dense(np.eye(mdp.num_states) - mdp.gamma * products.state_matrix(mdp, w), mdp.r[states, chosen])
         q = products.backup(mdp, v, r=mdp.r)
-        better = q.max(1) > q[states, chosen] + 1e-12 * max(1.0, float(abs(v).max()))  # rounding is no improvement
+        better = q.max(1) > q[states, chosen] + 1e-12 * max(1.0, float(abs(v).max()))  # more than rounding
         if not better.any():
             break
         chosen = np.where(better, q.argmax(1), chosen)
     return v, num_policies, "dense"
 
 
-# -- large ---------------------------------------------------------------------------------------------------
+# -- large ---------------------------------------------------------------------------------------
 
 
 def _band(mdp: FiniteMDP) -> Any:
@@ -159,7 +167,7 @@ def _banded(mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, band: Any, spare: np.n
 
 
 def _eliminated(mdp: FiniteMDP, chain: products.Lists, b: np.ndarray) -> np.ndarray:
-    """(I − γM)^{-1} b by SuperLU, in the order of the states: they are near one another already."""
+    """Return (I − γM)^{-1} b by SuperLU, in the order of the states, in which successors are close."""
     from scipy.sparse import csc_array, csr_array, eye_array
     from scipy.sparse.linalg import splu
 
@@ -169,31 +177,34 @@ def _eliminated(mdp: FiniteMDP, chain: products.Lists, b: np.ndarray) -> np.ndar
     return splu(system, permc_spec="NATURAL").solve(b)
 
 
-class _Pace:
-    """How quickly the bounds close in."""
+class _Convergence:
+    """The rate at which the bounds close in."""
 
     def __init__(self) -> None:
         self.spans: list[float] = []
 
     def sweeps_left(self, span: float, tol: float) -> float:
-        """Judged by the last sweeps; 0 as long as there are too few."""
+        """Return the sweeps still to come, by the rate of the last ones; 0 as long as there are too few."""
         self.spans.append(span)
-        if len(self.spans) < LOOK_AFTER or not math.isfinite(span):
-            return math.inf if len(self.spans) >= LOOK_AFTER else 0.0
+        if len(self.spans) < LOOK_AFTER:
+            return 0.0
+        if not math.isfinite(span):
+            return math.inf
         rate = (span / self.spans[-6]) ** (1 / 5)
         return math.inf if rate >= 1 else math.log(tol / span) / math.log(rate)
 
     def stuck(self, span: float, v: np.ndarray, most_mass: float) -> bool:
-        """The changes are down to rounding."""
+        """Return whether the changes are down to rounding."""
         if len(self.spans) < LOOK_AFTER or span < 0.9 * self.spans[-1] or not math.isfinite(span):
             return False
         return span * (1 - most_mass) <= 16 * EPS * float(abs(v).max())
 
 
 def _bounds(changes: list[tuple[float, float]], least_mass: float, most_mass: float) -> tuple[float, float]:
-    """What is missing after a sweep that changed v by between `least` and `greatest`, from below and above.
+    """Return bounds of the error after a sweep, from the least and the greatest change of each of its parts.
 
-    Σ_{j ≥ 1} (γM)^j applied to the change, whose row sums are between Σ least_mass^j and Σ most_mass^j.
+    The error is Σ_{j ≥ 1} (γM)^j times the change; the row sums of (γM)^j are in [least_mass^j,
+    most_mass^j].
     """
     least, greatest = min(low for low, _ in changes), max(high for _, high in changes)
     if most_mass >= 1:
@@ -205,22 +216,25 @@ def _bounds(changes: list[tuple[float, float]], least_mass: float, most_mass: fl
 def _staged(
     mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, spare: np.ndarray, tol: float, mass: float
 ) -> int:
-    """Gauss-Seidel in stages: each reads what the stages before it found, so that v gets near in fewer passes.
+    """Gauss-Seidel in stages: each stage reads the results of those before it, which takes fewer passes.
 
-    v is changed in place, and ends where one plain sweep should bound it by `tol`, or where this is no quicker than
-    plain sweeps are. Threads share a stage, never its results, so v does not depend on them. A state that leads back
-    to itself is solved for what it leads back, or the few that do would be the slowest of all. After a pass v is
-    shifted, as bounds are in plain sweeps, by an estimate of its mean error: where states lead anywhere, what is
-    missing at a state is γ times the mean of what changed after it was read. Returns the passes.
+    v is changed in place. It stops where one plain sweep should bound the error by `tol`, or where
+    plain sweeps would be as fast. Returns the number of passes.
+
+    - Threads work on the same stage and do not read its results, so v does not depend on their number.
+    - Self-loops are solved for directly; the few states that have one would converge slowest of all.
+    - After a pass v is shifted by an estimate of its mean error, as bounds shift it in plain sweeps: where successors
+      are anywhere, the error of a state is γ times the mean of the changes made after it was
+      computed.
     """
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     if not 0 < mass < 1:
         return 0
     size, lists = len(v), products.lists(mdp)
     num_bytes = 12 * len(mdp.probability)
     edges = [size * i // NUM_STAGES for i in range(NUM_STAGES + 1)]
-    products.over_states(mdp, compiled.diagonal, *lists, w, spare)
+    products.over_states(mdp, sweep_kernels.diagonal, *lists, w, spare)
     loops = np.flatnonzero(spare)
     loops = loops if loops.size <= size // MANY_LOOPS else loops[:0]
     back = mdp.gamma * spare[loops]
@@ -228,7 +242,7 @@ def _staged(
     spans: list[float] = []
 
     def part(first: int, start: int, stop: int) -> tuple[float, float]:
-        return compiled.sweep(first + start, first + stop, *lists, w, mdp.gamma, b, v, spare)
+        return sweep_kernels.sweep(first + start, first + stop, *lists, w, mdp.gamma, b, v, spare)
 
     while len(spans) < MAX_SWEEPS:
         least, greatest, sums = math.inf, -math.inf, np.zeros(NUM_STAGES)
@@ -239,7 +253,7 @@ def _staged(
             spare[loops[here]] += gain[here] * (spare[loops[here]] - v[loops[here]])
             sums[stage] = (spare[first:last] - v[first:last]).sum()
             v[first:last] = spare[first:last]
-        later = np.cumsum(sums[::-1])[::-1] / size  # Σ of what changed in this stage or after it
+        later = np.cumsum(sums[::-1])[::-1] / size  # Σ of the changes in this stage and after it
         np.add(v, mass * float(later @ np.diff(edges)) / size / (1 - mass), out=v)
         spans.append(greatest - least)
         rate = (spans[-1] / spans[-4]) ** (1 / 3) if len(spans) > 3 and spans[-4] > 0 else 0.5
@@ -251,41 +265,45 @@ def _staged(
 def _sparse(
     mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, tol: float, masses: tuple[float, float], spare: np.ndarray
 ) -> tuple[np.ndarray, int, str]:
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     least_mass, most_mass = masses
     v = own = b.copy()  # a sweep from 0 gives b
     new = spare
-    pace, krylov = _Pace(), True
+    convergence = _Convergence()
+    try_bicgstab = True
     in_stages = most_mass - least_mass <= SAME_MASS and len(mdp.probability) >= MANY_TRANSITIONS
     passes = _staged(mdp, w, b, v, new, tol, most_mass) if in_stages else 0
     while passes < MAX_SWEEPS:
         passes += 1
-        changes = products.over_states(mdp, compiled.sweep, *products.lists(mdp), w, mdp.gamma, b, v, new)
+        changes = products.over_states(mdp, sweep_kernels.sweep, *products.lists(mdp), w, mdp.gamma, b, v, new)
         low, high = _bounds(changes, least_mass, most_mass)
         v, new = new, v
         middle = (low + high) / 2 if math.isfinite(low + high) else 0.0
-        if high - low <= 2 * tol or pace.stuck(high - low, v, most_mass):
+        if high - low <= 2 * tol or convergence.stuck(high - low, v, most_mass):
             return np.add(v, middle, out=own), passes, "sweeps"
-        if krylov and pace.sweeps_left(high - low, tol) > FEW_SWEEPS:
+        if try_bicgstab and convergence.sweeps_left(high - low, tol) > FEW_SWEEPS:
             trial = v + middle
             goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
             steps, done = bicgstab(mdp, w, b, trial, goal)
             passes += 2 * steps
             if done:
                 return trial, passes, "bicgstab"
-            krylov = False  # it broke down; sweeps always get there
+            try_bicgstab = False  # it broke down; sweeps always converge
     return np.add(v, 0.0, out=own), passes, "sweeps"
 
 
 def bicgstab(
     mdp: FiniteMDP, w: np.ndarray, b: np.ndarray, v: np.ndarray, goal: float, max_steps: int = MAX_STEPS
 ) -> tuple[int, bool]:
-    """(I − γ M_w) v = b from v, in place, until the largest residual is at most `goal` or rounding allows no less."""
-    from offtrace.operators import compiled
+    """Solve (I − γ M_w) v = b in place, from v; returns the steps, and whether it converged.
+
+    It stops where the largest residual is at most `goal`, or rounding allows no less.
+    """
+    from offtrace.operators import sweep_kernels
 
     chain = products.merged(mdp, w)
-    product = compiled.matvec if chain is None else compiled.chain_matvec
+    product = sweep_kernels.matvec if chain is None else sweep_kernels.chain_matvec
     transitions = (*products.lists(mdp), w) if chain is None else chain
 
     def run(kernel: Any, *arguments: Any) -> list[Any]:
@@ -299,7 +317,7 @@ def bicgstab(
     image, image_2 = np.empty_like(v), np.empty_like(v)
     steps = 0
     floor = 0.0
-    while steps < max_steps:  # every round starts from the true residual: rounding may have led the other astray
+    while steps < max_steps:  # every round starts from the true residual
         times(v, image, b)
         residual = b - image
         largest = float(abs(residual).max())
@@ -311,17 +329,17 @@ def bicgstab(
         while steps < max_steps:
             steps += 1
             alpha = rho / times(direction, image, shadow)[0]
-            run(compiled.half_step, residual, alpha, image)
+            run(sweep_kernels.half_step, residual, alpha, image)
             dot, square = times(residual, image_2, residual)
             omega = dot / square if square else 0.0
-            parts = run(compiled.full_step, v, residual, direction, image_2, shadow, alpha, omega)
+            parts = run(sweep_kernels.full_step, v, residual, direction, image_2, shadow, alpha, omega)
             new_rho, largest = sum(part[0] for part in parts), max(part[1] for part in parts)
             if not math.isfinite(largest + new_rho):
                 return steps, False
             beta = new_rho / rho * alpha / omega if rho and omega else 0.0
             if largest <= floor / 2 or beta == 0:
                 break
-            run(compiled.turn, direction, residual, image, beta, omega)
+            run(sweep_kernels.turn, direction, residual, image, beta, omega)
             rho = new_rho
         if largest >= before:
             return steps, False
@@ -329,29 +347,37 @@ def bicgstab(
 
 
 def _policy_iteration(mdp: FiniteMDP, v: np.ndarray, count: int, tol: float) -> tuple[np.ndarray, int, str]:
-    from offtrace.operators import compiled
+    from offtrace.operators import sweep_kernels
 
     arguments = (mdp.num_actions, *products.lists(mdp), mdp.gamma, mdp.r)
     least_mass, most_mass = products.masses(mdp)
-    policy, new = np.zeros(mdp.shape), np.empty_like(v)
+    policy = np.zeros(mdp.shape)
+    new = np.empty_like(v)
     goal = tol * (1 - most_mass) / 2 if most_mass < 1 else tol
-    rough, known, band = math.inf, math.inf, _band(mdp)
+    rough = math.inf  # accuracy to which the next policy is evaluated
+    accuracy = math.inf  # accuracy of v for the current policy
+    band = _band(mdp)
     for _ in range(MAX_POLICIES):
-        changed = any(products.over_states(mdp, compiled.choose, *arguments, v, policy))
-        if changed or known > goal:
+        changed = any(products.over_states(mdp, sweep_kernels.choose, *arguments, v, policy))
+        if changed or accuracy > goal:
             earned = products.expected(policy, mdp.r)
             if band is None:
                 steps, reached = bicgstab(mdp, policy, earned, v, max(goal, rough))
-                known, count = max(goal, rough) if reached else goal, count + 2 * steps  # it will not get closer
+                accuracy = max(goal, rough) if reached else goal  # what was not reached never will be
+                count += 2 * steps
             else:
-                v, known, count = _banded(mdp, policy, earned, band), goal, count + 1
-        changes = products.over_states(mdp, compiled.best_sweep, *arguments, v, new)
+                v = _banded(mdp, policy, earned, band)
+                accuracy = goal
+                count += 1
+        changes = products.over_states(mdp, sweep_kernels.best_sweep, *arguments, v, new)
         low, high = _bounds(changes, least_mass, most_mass)
         v, new = new, v
         count += 2
-        settled = not changed and known <= goal
+        settled = not changed and accuracy <= goal
         if high - low <= 2 * tol or settled:
             break
-        # the next policy need not be known much better than this one
+        # the next policy need not be evaluated much more accurately than this one
         rough = max(max(-least, greatest) for least, greatest in changes) / 20
-    return v + (low + high) / 2 if math.isfinite(low + high) else v, count, "policy iteration"
+    if math.isfinite(low + high):
+        v = v + (low + high) / 2
+    return v, count, "policy iteration"

@@ -1,6 +1,6 @@
-"""Spectral radii: whether iterating an operator converges at all, whatever a norm says of one step.
+"""Spectral radii, which decide whether iterating an operator converges, and norms, which bound a single step.
 
-The eigenvalues of A that are not 0 are those of a matrix over states, γ (I − γM_{cμ})^{-1} (M_π − M_{cμ}).
+The nonzero eigenvalues of A are those of a matrix over states, γ (I − γM_{cμ})^{-1} (M_π − M_{cμ}).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from offtrace.operators import products, solvers
 
 
 def state_radius(mdp: FiniteMDP, w: np.ndarray) -> float:
-    """The spectral radius of γ M_w, w ≥ 0."""
+    """Return the spectral radius of γ M_w, for w ≥ 0."""
     if products.is_small(mdp):
         return mdp.gamma * _radius(products.state_matrix(mdp, w))
     least, most = products.masses(mdp, w)
@@ -23,7 +23,7 @@ def state_radius(mdp: FiniteMDP, w: np.ndarray) -> float:
 
 
 def contraction_radius(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> float:
-    """The spectral radius of A for weights w = μ·c: iterating R converges iff it is below 1."""
+    """Return the spectral radius of A for weights w = μ·c: iterating R converges iff it is below 1."""
     gamma = mdp.gamma
     if products.is_small(mdp):
         kept, full = products.state_matrix(mdp, w), products.state_matrix(mdp, pi)
@@ -37,9 +37,10 @@ def contraction_radius(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> float:
 
 
 def contraction_norms(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> Iterator[float]:
-    """‖A‖, ‖A²‖, ‖A³‖, …: the most that so many steps of R can make of ‖Q − Q^π‖. Nothing where it takes too long.
+    """Yield ‖A‖, ‖A²‖, ‖A³‖, …: k steps of R multiply ‖Q − Q^π‖ by at most ‖Aᵏ‖. Yields nothing for a large MDP.
 
-    Where 0 ≤ w ≤ π, A is not negative and one vector tells, ‖Aᵏ‖ = max Aᵏ1; elsewhere each entry has to be known.
+    Where 0 ≤ w ≤ π, A is non-negative and ‖Aᵏ‖ = max Aᵏ1 needs one vector; elsewhere all of A is
+    needed.
     """
     num_states, num_actions = mdp.shape
     if not products.is_small(mdp):
@@ -62,7 +63,10 @@ def contraction_norms(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> Iterator
 
 
 def contraction_bound(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> float:
-    """‖A‖ at most, at any size: γ (I − γP^{cμ})^{-1} |P^π − P^{cμ}| 1; equal to it where 0 ≤ w ≤ π."""
+    """Return an upper bound of ‖A‖ for an MDP of any size: max γ (I − γP^{cμ})^{-1} |P^π − P^{cμ}| 1.
+
+    It equals ‖A‖ where 0 ≤ w ≤ π.
+    """
     apart = abs(pi - w).sum(1)
     kept = products.expected(w, products.backup(mdp, apart))
     inner, _, _ = solvers.solve(mdp, w, kept, tol=1e-10)
@@ -70,7 +74,7 @@ def contraction_bound(mdp: FiniteMDP, pi: np.ndarray, w: np.ndarray) -> float:
 
 
 MAX_WORK = 1 << 28
-"""Products for one power of a matrix over pairs."""
+"""Limit on the multiplications for one power of a matrix over pairs."""
 
 
 def _radius(matrix: np.ndarray) -> float:
@@ -78,7 +82,7 @@ def _radius(matrix: np.ndarray) -> float:
 
 
 class _Product(NamedTuple):
-    """A matrix of which only products are known, as SciPy takes them."""
+    """A matrix given by its products with vectors, in the form that SciPy takes."""
 
     shape: tuple[int, int]
     matvec: Callable[[np.ndarray], np.ndarray]
@@ -86,7 +90,7 @@ class _Product(NamedTuple):
 
 
 def _largest(mdp: FiniteMDP, times: Callable[[np.ndarray], np.ndarray]) -> float:
-    """The largest |eigenvalue| of a product with vectors over states, by ARPACK."""
+    """Return the largest |eigenvalue| of a product with vectors over states, by ARPACK."""
     from scipy.sparse.linalg import ArpackNoConvergence, aslinearoperator, eigs
 
     operator = aslinearoperator(_Product((mdp.num_states, mdp.num_states), times))
@@ -96,5 +100,5 @@ def _largest(mdp: FiniteMDP, times: Callable[[np.ndarray], np.ndarray]) -> float
     except ArpackNoConvergence as short:
         found = short.eigenvalues
         if not len(found):
-            raise ArithmeticError("the spectral radius was not found: ARPACK did not converge.") from None
+            raise ArithmeticError("ARPACK did not converge on the spectral radius.") from None
     return float(abs(found).max())

@@ -1,7 +1,8 @@
-"""Trajectory-aware traces: what reaches back depends on the whole path, so paths have to be followed.
+"""The operator of trajectory-aware traces, whose β depends on the whole path.
 
-Exactly, where episodes end within a few steps: all paths from all (x, a) at once, step by step, and two paths that
-stand in the same place with the same history of traces count as one. Otherwise by sampling, with an interval.
+Where episodes end within a few steps it is computed exactly: all paths from all (x, a) are followed
+at once, and paths that are at the same pair with the same trace are merged into one. Otherwise it
+is estimated by sampling.
 """
 
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ import numpy as np
 from offtrace.mdp import FiniteMDP
 from offtrace.mdp.finite import checked_policy
 from offtrace.operators import bellman, products
-from offtrace.traces import Reach, TrajectoryAware, as_trace
+from offtrace.traces import TrajectoryAware, as_trace
+from offtrace.traces.beta import BetaState, advance
 
 MAX_PATHS = 300_000
-"""Distinct paths that are followed at once before giving up."""
+"""Limit on the distinct paths followed at once."""
 NEGLIGIBLE = 1e-17
-"""Discounted weight below which what is left of the paths cannot be seen in a float64."""
+"""Discounted weight of the remaining paths below which they no longer change a float64."""
 
 
 def reach(
@@ -25,47 +27,52 @@ def reach(
 ) -> np.ndarray:
     """E_μ[Σ_t γ^t β_t 1{(x_t, a_t) = (y, b)}], (X·A, X·A), exactly."""
     if np.ndim(trace.lambda_):
-        raise ValueError("`lambda_` must be one number here: an operator has no steps to give each its own.")
+        raise ValueError(
+            f"`lambda_` must be one number; got shape {np.shape(trace.lambda_)}. An operator has no steps."
+        )
     num_pairs = mdp.num_states * mdp.num_actions
     if num_pairs > bellman.MAX_MATRIX:
-        raise ValueError(f"{num_pairs:,} pairs (x, a) are too many for a matrix; {_REMEDY}")
+        raise ValueError(f"`mdp` must have at most {bellman.MAX_MATRIX:,} pairs (x, a); got {num_pairs:,}. {_REMEDY}")
     log_rho = _log_ratio(pi, mu).ravel()
     moves = _moves(mdp, mu)
     reached = np.zeros((num_pairs, num_pairs))
+    # path i started in start[i], is at pair[i] now, has probability chance[i] and trace state.beta[i]
     start = pair = np.arange(num_pairs)
-    chance = beta = np.ones(num_pairs)
-    log_product = np.zeros(num_pairs)
-    lambda_product, discount = 1.0, 1.0
-    while len(start) and discount * _alive(start, chance, beta) > NEGLIGIBLE * max(1 - mdp.gamma, 1e-3):
-        np.add.at(reached, (start, pair), discount * chance * beta)
-        # every path goes on to every (x', a') that it may
+    chance = np.ones(num_pairs)
+    state = BetaState(beta=np.ones(num_pairs), lambda_product=1.0, log_product=np.zeros(num_pairs))
+    lambda_ = float(trace.lambda_)
+    discount = 1.0
+    while len(start) and discount * _alive(start, chance, state.beta) > NEGLIGIBLE * max(1 - mdp.gamma, 1e-3):
+        np.add.at(reached, (start, pair), discount * chance * state.beta)
+        # replace every path by its continuations to all possible (x', a')
         count = moves.first[pair + 1] - moves.first[pair]
         total = int(count.sum())
         if total > max_paths:
-            raise ValueError(f"{total:,} paths after a few steps are too many to follow exactly; {_REMEDY}")
+            raise ValueError(f"`mdp` must have at most {max_paths:,} distinct paths; got {total:,}. {_REMEDY}")
         which = np.repeat(np.arange(len(pair)), count)
         move = np.arange(total) - np.repeat(np.cumsum(count) - count, count) + np.repeat(moves.first[pair], count)
-        start, pair, chance = start[which], moves.pair[move], chance[which] * moves.chance[move]
-        log_product = log_product[which] + log_rho[pair]
-        lambda_product *= float(trace.lambda_)
-        clipped = np.exp(np.minimum(log_product, 0))
-        given = Reach.at(np, beta[which], log_rho[pair], float(trace.lambda_), clipped, lambda_product)
-        beta = np.asarray(trace.next_beta(np, given), dtype=np.float64)
-        start, pair, chance, beta, log_product = _merged(start, pair, chance, beta, log_product)
+        start = start[which]
+        pair = moves.pair[move]
+        chance = chance[which] * moves.chance[move]
+        state = BetaState(state.beta[which], state.lambda_product, state.log_product[which])
+        state = advance(trace, np, state, log_ratio=log_rho[pair], lambda_=lambda_)
+        beta = np.asarray(state.beta, dtype=np.float64)
+        start, pair, chance, beta, log_product = _merged(start, pair, chance, beta, state.log_product)
+        state = BetaState(beta, state.lambda_product, log_product)
         discount *= mdp.gamma
     return reached
 
 
 def _alive(start: np.ndarray, chance: np.ndarray, beta: np.ndarray) -> float:
-    """The most weight that the paths from one (x, a) still carry."""
+    """Return the largest weight that the paths from one (x, a) still have."""
     return float(np.bincount(start, chance * np.maximum(beta, 1)).max())
 
 
-_REMEDY = "estimate it with `sampled_operator`, or use a Markov trace."
+_REMEDY = "Estimate R with `sampled_operator`, or use a Markov trace."
 
 
 class Estimate(NamedTuple):
-    """What sampling gives, each (X, A): the mean, its standard error, and an interval of 99.9 %."""
+    """A sampled estimate, each (X, A): the mean, its standard error, and an interval of 99.9 %."""
 
     mean: np.ndarray
     standard_error: np.ndarray
@@ -74,11 +81,11 @@ class Estimate(NamedTuple):
 
 
 Z_999 = 3.2905267314919255
-"""Of a normal distribution, 99.9 % lies within this many standard deviations."""
+"""99.9 % of a normal distribution lies within this many standard deviations."""
 
 
 class Sampled(NamedTuple):
-    """What N trajectories under μ from every (x, a) gave: discounted sums Σ_t γ^t β_t f_t, each (X·A, N)."""
+    """Discounted sums Σ_t γ^t β_t f_t along N trajectories of μ from every (x, a), each (X·A, N)."""
 
     trace: np.ndarray
     """f = 1."""
@@ -87,17 +94,20 @@ class Sampled(NamedTuple):
     expected: np.ndarray
     """f = (T^π Q − Q)(x_t, a_t)."""
     correction: np.ndarray
-    """f = δ_t: what a learner sees; (len(qs), X·A, N)."""
+    """f = δ_t, as a learner samples it; (len(qs), X·A, N)."""
     reach: np.ndarray | None
-    """(X·A, X·A), f = 1{(x_t, a_t) = (y, b)}, the mean."""
+    """The mean for f = 1{(x_t, a_t) = (y, b)}, (X·A, X·A); None unless asked for."""
 
 
 MAX_STEPS = 20_000
+"""Limit on the length of a sampled trajectory."""
 
 
 def horizon(gamma: float) -> int:
-    """Steps until γ^t is below 1e-6."""
-    return MAX_STEPS if gamma == 1 else min(MAX_STEPS, int(np.log(1e-6) / np.log(max(gamma, 1e-6))) + 2)
+    """Return the number of steps after which γ^t is below 1e-6."""
+    if gamma == 1:
+        return MAX_STEPS
+    return min(MAX_STEPS, int(np.log(1e-6) / np.log(max(gamma, 1e-6))) + 2)
 
 
 def sample(
@@ -111,60 +121,66 @@ def sample(
     rng: np.random.Generator,
     with_reach: bool = False,
 ) -> list[Sampled]:
-    """For each trace, on the same trajectories; they end with the episode, or where γ^t is below 1e-6.
+    """Return the sums of every trace, on the same trajectories.
 
-    Corrections are made at every Q of `qs`; `expected` is at the first.
+    A trajectory ends with the episode, or where γ^t is below 1e-6. Corrections are computed at
+    every Q of `qs`, `expected` at the first.
     """
     if num_trajectories < 2:
         raise ValueError(f"`num_trajectories` must be at least 2; got {num_trajectories}.")
-    num_pairs, num_actions = mdp.num_states * mdp.num_actions, mdp.num_actions
-    num_steps = horizon(mdp.gamma)
+    num_actions = mdp.num_actions
+    num_pairs = mdp.num_states * num_actions
     log_rho = _log_ratio(pi, mu).ravel()
     values = [products.expected(pi, q) for q in qs]
     change = (products.backup(mdp, values[0], r=mdp.r) - qs[0]).ravel()
     stops = (1 - mdp.gamma * products.continuing_mass(mdp)).ravel()
     rewards = mdp.r.ravel()[mdp.rows] if mdp.reward is None else mdp.reward
-    draw_move, draw_action = _Drawing(mdp.probability, mdp.first), _Drawing(mu.ravel(), _starts(mdp))
+    draw_move = _Drawing(mdp.probability, mdp.first)
+    draw_action = _Drawing(mu.ravel(), np.arange(0, num_pairs + 1, num_actions))
 
     path = np.arange(num_pairs * num_trajectories)
     pair = np.repeat(np.arange(num_pairs), num_trajectories)
-    states = [_State(num_pairs * num_trajectories, len(qs), num_pairs if with_reach else 0) for _ in traces]
-    log_product, discount = np.zeros(len(path)), 1.0
-    lambda_products = [1.0] * len(traces)
-    for _ in range(num_steps):
+    sums = [_TraceSums(trace, len(path), len(qs), num_pairs if with_reach else 0) for trace in traces]
+    discount = 1.0
+    for _ in range(horizon(mdp.gamma)):
         move = draw_move(pair, rng)
         going = np.ones(len(move), bool) if mdp.ends is None else rng.random(len(move)) >= mdp.ends[move]
         reward, after = rewards[move], mdp.successor[move]
         deltas = [
             reward + mdp.gamma * going * value[after] - q.ravel()[pair] for q, value in zip(qs, values, strict=True)
         ]
-        for state in states:
-            state.add(path, pair, num_trajectories, discount, stops[pair], change[pair], *deltas)
+        for one in sums:
+            one.add(path, pair, num_trajectories, discount, stops[pair], change[pair], *deltas)
         x = mdp.successor[move[going]]
-        path, pair = path[going], x * num_actions + draw_action(x, rng) % num_actions
+        path = path[going]
+        pair = x * num_actions + draw_action(x, rng) % num_actions
         if not len(path):
             break
-        log_product = log_product[going] + log_rho[pair]
-        clipped = np.exp(np.minimum(log_product, 0))
-        for i, (trace, state) in enumerate(zip(traces, states, strict=True)):
-            lambda_ = float(trace.lambda_)
-            lambda_products[i] *= lambda_
-            seen = Reach.at(np, state.beta[going], log_rho[pair], lambda_, clipped, lambda_products[i])
-            state.beta = np.asarray(trace.next_beta(np, seen), dtype=np.float64)
+        for one in sums:
+            one.advance(going, log_rho[pair])
         discount *= mdp.gamma
-    return [state.result(num_pairs, num_trajectories) for state in states]
+    return [one.result(num_pairs, num_trajectories) for one in sums]
 
 
-class _State:
-    """One trace along all paths: β of those still going, and the sums of all."""
+class _TraceSums:
+    """One trace along all paths: the β of those that have not ended, and the sums of all."""
 
-    def __init__(self, num_paths: int, num_qs: int, num_reached: int) -> None:
-        self.beta = np.ones(num_paths)
+    def __init__(self, trace: TrajectoryAware, num_paths: int, num_qs: int, num_reached: int) -> None:
+        self.trace = trace
+        self.state = BetaState(beta=np.ones(num_paths), lambda_product=1.0, log_product=np.zeros(num_paths))
         self.sums = np.zeros((3 + num_qs, num_paths))
         self.reach = np.zeros((num_reached, num_reached)) if num_reached else None
 
+    def advance(self, going: np.ndarray, log_ratio: np.ndarray) -> None:
+        """Drop the paths that ended, and take the β of the others one step on."""
+        beta, lambda_product, log_product = self.state
+        state = BetaState(beta[going], lambda_product, log_product[going])
+        state = advance(self.trace, np, state, log_ratio=log_ratio, lambda_=float(self.trace.lambda_))
+        self.state = state._replace(beta=np.asarray(state.beta, dtype=np.float64))
+
     def add(self, path: np.ndarray, pair: np.ndarray, per_pair: int, discount: float, *values: np.ndarray) -> None:
-        weight = discount * self.beta
+        """Add γ^t β_t f_t of the paths that have not ended."""
+        weight = discount * self.state.beta
         self.sums[0, path] += weight
         for total, numbers in zip(self.sums[1:], values, strict=True):
             total[path] += weight * numbers
@@ -186,28 +202,33 @@ def sampled_operator(
     mu: Any,
     trace: Any,
     num_trajectories: int = 1000,
-    rng: np.random.Generator | int = 0,
+    seed: np.random.Generator | int = 0,
 ) -> Estimate:
-    """R Q of a trajectory-aware trace by sampling, with an interval of 99.9 % for each (x, a).
+    """Estimate R Q of a trajectory-aware trace by sampling, with an interval of 99.9 % for each (x, a).
 
-    TD errors enter by their expectation (T^π Q − Q)(x_t, a_t), so only the paths are random.
+    TD errors enter by their expectation (T^π Q − Q)(x_t, a_t), so only the paths are random. `seed`
+    may be a NumPy generator.
     """
     trace = as_trace(trace)
     if not isinstance(trace, TrajectoryAware):
-        raise TypeError("`sampled_operator` is for trajectory-aware traces; `general_operator` is exact for others.")
-    q, pi, mu = bellman.values(mdp, q), checked_policy(pi, mdp.shape, "pi"), checked_policy(mu, mdp.shape, "mu")
-    generator = np.random.default_rng(rng)
+        raise TypeError(
+            f"`trace` must be trajectory-aware; got {type(trace).__name__}. `general_operator` is exact for others."
+        )
+    q = bellman.values(mdp, q)
+    pi = checked_policy(pi, mdp.shape, "pi")
+    mu = checked_policy(mu, mdp.shape, "mu")
+    generator = np.random.default_rng(seed)
     (found,) = sample(mdp, [q], pi=pi, mu=mu, traces=[trace], num_trajectories=num_trajectories, rng=generator)
     mean = q + found.expected.mean(1).reshape(mdp.shape)
     error = (found.expected.std(1, ddof=1) / np.sqrt(num_trajectories)).reshape(mdp.shape)
     return Estimate(mean, error, mean - Z_999 * error, mean + Z_999 * error)
 
 
-# -- steps of the chain of pairs -----------------------------------------------------------------------------
+# -- steps of the chain of pairs -----------------------------------------------------------------
 
 
 class _Drawing:
-    """Draws from rows of probabilities kept as lists: one search in the running sum of all."""
+    """Draws from rows of probabilities stored one after the other: one search in the cumulative sum of all."""
 
     def __init__(self, chance: np.ndarray, first: np.ndarray) -> None:
         self.edges = np.cumsum(chance)
@@ -220,12 +241,8 @@ class _Drawing:
         return np.minimum(found, self.first[row + 1] - 1)
 
 
-def _starts(mdp: FiniteMDP) -> np.ndarray:
-    return np.arange(0, mdp.num_states * mdp.num_actions + 1, mdp.num_actions)
-
-
 class _Moves(NamedTuple):
-    """From (x, a) to (x', a') with p(x'|x, a) μ(a'|x'), as lists; what ends is missing."""
+    """The steps (x, a) → (x', a') with probability p(x'|x, a) μ(a'|x'), as lists; steps that end are left out."""
 
     first: np.ndarray
     pair: np.ndarray
@@ -243,18 +260,24 @@ def _moves(mdp: FiniteMDP, mu: np.ndarray) -> _Moves:
 
 
 def _log_ratio(pi: np.ndarray, mu: np.ndarray) -> np.ndarray:
+    """Return log π/μ; −inf where π is 0, and log π where μ is 0, which is never read."""
     with np.errstate(divide="ignore"):
         return np.where(pi > 0, np.log(pi) - np.log(np.where(mu > 0, mu, 1)), -np.inf)
 
 
 def _merged(*columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Paths that nothing can tell apart any more, with their chances added; those cut for good are left out."""
+    """Merge paths of the same start, pair and trace by adding their probabilities; drop those cut for good."""
     start, pair, chance, beta, log_product = columns
     alive = (beta > 0) | (log_product > -np.inf)
     start, pair, chance, beta, log_product = (column[alive] for column in columns)
     if not len(start):
         return start, pair, chance, beta, log_product
-    keys = start, pair, np.round(beta, 14), np.round(log_product, 13)  # the same product in another order is the same
+    keys = (
+        start,
+        pair,
+        np.round(beta, 14),
+        np.round(log_product, 13),
+    )  # rounded: the order of the factors does not matter
     order = np.lexsort(keys[::-1])
     new = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
     places = np.concatenate([[0], 1 + np.flatnonzero(new)])

@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 
 from offtrace.report import charts, eta, safety
-from offtrace.safety import Analysis
-from offtrace.safety.rows import BY_THEOREM
+from offtrace.safety import BY_THEOREM, Analysis
 
 
 def write_analysis(analysis: Analysis, output: Path) -> list[str]:

@@ -8,8 +8,7 @@ import numpy as np
 
 from offtrace.report.charts import alt, finished
 from offtrace.report.safety import GREY, INK, subject, texts
-from offtrace.safety import Analysis, Row
-from offtrace.safety.rows import BY_THEOREM
+from offtrace.safety import BY_THEOREM, Analysis, SafetyRow
 from offtrace.traces import WITHOUT_LAMBDA
 
 DEFAULT_TRACES = ("one_step", "retrace", "rbis", "tree_backup", "recursive_retrace", "q_sigma")
@@ -80,13 +79,13 @@ def eta_map(
 
 def _maps(
     analysis: Analysis, traces: Sequence[str] | None, lambda_: float | None, entered: np.ndarray
-) -> list[tuple[Row, list[str]]]:
+) -> list[tuple[SafetyRow, list[str]]]:
     """Return the rows to draw, each with the names of others that look the same."""
     in_table = {row.trace for row in analysis.rows}
     for name in traces or ():
         if name not in in_table:
             raise ValueError(f"`traces` must be among {', '.join(sorted(in_table))}; got {name!r}.")
-    found: list[tuple[Row, list[str]]] = []
+    found: list[tuple[SafetyRow, list[str]]] = []
     for name in traces or DEFAULT_TRACES:
         rows = [
             row
@@ -127,7 +126,7 @@ def _layout(num_rows: int, num_columns: int, num_maps: int) -> tuple[float, int]
         side *= 0.9
 
 
-def _look_the_same(one: Row, other: Row, entered: np.ndarray) -> bool:
+def _look_the_same(one: SafetyRow, other: SafetyRow, entered: np.ndarray) -> bool:
     difference = abs(np.asarray(one.eta).max(1) - np.asarray(other.eta).max(1))
     return bool(difference[entered].max(initial=0) <= SAME_MAP)
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offtrace.report.charts import COLOURS, OTHER_COLOURS, alt, finished
-from offtrace.safety import Analysis, Row
-from offtrace.safety.rows import BY_THEOREM
+from offtrace.safety import BY_THEOREM, Analysis, SafetyRow
 from offtrace.traces import WITHOUT_LAMBDA
 
 WIDTH = 560
@@ -95,7 +94,7 @@ def contraction_against_variance(analysis: Analysis) -> alt.LayerChart:
     return chart.resolve_scale(color="independent")
 
 
-def _can_be_drawn(row: Row) -> bool:
+def _can_be_drawn(row: SafetyRow) -> bool:
     """Return whether the numbers of a row are known; they may be infinite."""
     return row.iterations is not None and not math.isnan(row.iterations) and not math.isnan(row.target_variance)
 
@@ -223,7 +222,7 @@ def _looks() -> dict[str, Any]:
     }
 
 
-def _recommended(row: Row, points: list[dict[str, Any]]) -> list[alt.Chart]:
+def _recommended(row: SafetyRow, points: list[dict[str, Any]]) -> list[alt.Chart]:
     """Return a ring around the recommended point, and its name where it covers the fewest points."""
     point = next(point for point in points if point["recommended"])
     dx, dy = _beside(point, points, width=8.2 * len(row.label))
@@ -259,7 +258,7 @@ def _beside(point: dict[str, Any], points: list[dict[str, Any]], *, width: float
 
 
 def _key(
-    rows: list[Row],
+    rows: list[SafetyRow],
     styles: dict[str, tuple[str, str]],
     sizes: dict[float | None, float],
     twins: dict[str, str],
@@ -303,7 +302,7 @@ def _key(
     ]
 
 
-def _drawn(row: Row, rows: list[Row], twins: dict[str, str]) -> Row | None:
+def _drawn(row: SafetyRow, rows: list[SafetyRow], twins: dict[str, str]) -> SafetyRow | None:
     """Return the row, or the one that is drawn in its place; None if its numbers are not known."""
     name = twins.get(row.trace, row.trace)
     return next((one for one in rows if one.trace == name and one.lambda_ == row.lambda_), None)
@@ -315,7 +314,7 @@ def _styles(names: list[str]) -> dict[str, tuple[str, str]]:
     return {name: (TRACE_COLOURS.get(name) or next(free), next(shapes)) for name in names}
 
 
-def _sizes(rows: list[Row]) -> dict[float | None, float]:
+def _sizes(rows: list[SafetyRow]) -> dict[float | None, float]:
     """Return the area of a point by λ; one-step learning has none."""
     lambdas = sorted({row.lambda_ for row in rows if row.lambda_ is not None and row.trace not in WITHOUT_LAMBDA})
     return dict(zip(lambdas, np.linspace(LARGEST, SMALLEST, len(lambdas))[::-1].tolist(), strict=True))

@@ -19,9 +19,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from offtrace.returns import compiled
+from offtrace.traces import formulas
 
-IS, LAMBDA, TB, RETRACE = (tl.constexpr(k) for k in (compiled.IS, compiled.LAMBDA, compiled.TB, compiled.RETRACE))
+IS = tl.constexpr(formulas.KIND_IS)
+LAMBDA = tl.constexpr(formulas.KIND_Q_LAMBDA)
+TB = tl.constexpr(formulas.KIND_TREE_BACKUP)
+RETRACE = tl.constexpr(formulas.KIND_RETRACE)
 
 TILE = 4096
 """Elements of Q that a program takes at once, and so the most actions there may be."""
@@ -265,7 +268,7 @@ def run(
     expected_q: Tensor | None = None,
     reset: Tensor | None = None,
     mask: Tensor | None = None,
-    kind: int = compiled.GIVEN,
+    kind: int = formulas.GIVEN,
     lambda_: float = 1.0,
     as_targets: bool = True,
     tolerance: float | None = None,

@@ -27,7 +27,8 @@ from offtrace.returns.window import (
     value_of_taken,
     without_unread_rows,
 )
-from offtrace.traces import TRACES, Reach, Trace
+from offtrace.traces import TRACES, Trace
+from offtrace.traces.beta import BetaState, advance
 from offtrace.traces.parameters import register_with_jax
 
 for _cls in TRACES.values():
@@ -103,44 +104,21 @@ def _trajectory_aware_targets(window: Window, trace: Any) -> Array:
     goes_on = goes_on if window.mask is None else goes_on & window.mask
     one_step = _one_step(window)
     ratios = likelihoods_of(window).log_ratio()
-    one, none = jnp.ones_like(one_step), jnp.zeros_like(one_step)
+    one = jnp.ones_like(one_step)
     lambdas = jnp.broadcast_to(lead(jnp.asarray(trace.lambda_, one.dtype), one.ndim), one.shape)
 
     def at_lag(state: tuple, _: None) -> tuple[tuple, None]:
-        discount, delta, ratios, lambdas, goes_on, reach, beta, log_product, lambda_product, total = state
+        discount, delta, ratios, lambdas, goes_on, reach, betas, total = state
         reach = jnp.where(_next(goes_on), product(reach, discount), 0)
         discount, delta, ratios = _next(discount), _next(delta), _next(ratios)
         lambdas, goes_on = _next(lambdas), _next(goes_on)
-        log_product, lambda_product = log_product + ratios, lambda_product * lambdas
-        clipped = jnp.exp(jnp.minimum(log_product, 0))
-        beta = trace.next_beta(jnp, Reach.at(jnp, beta, ratios, lambdas, clipped, lambda_product))
-        total = total + product(product(reach, beta), delta)
-        return (
-            discount,
-            delta,
-            ratios,
-            lambdas,
-            goes_on,
-            reach,
-            beta,
-            log_product,
-            lambda_product,
-            total,
-        ), None
+        betas = advance(trace, jnp, betas, log_ratio=ratios, lambda_=lambdas)
+        total = total + product(product(reach, betas.beta), delta)
+        return (discount, delta, ratios, lambdas, goes_on, reach, betas, total), None
 
     delta = one_step - value_of_taken(window)
-    state = (
-        window.discount,
-        delta,
-        ratios,
-        lambdas,
-        goes_on,
-        one,
-        one,
-        none,
-        one,
-        one_step,
-    )
+    betas = BetaState.start(jnp, one_step)
+    state = (window.discount, delta, ratios, lambdas, goes_on, one, betas, one_step)
     if one_step.shape[0] > 1:
         state, _ = lax.scan(at_lag, state, None, length=one_step.shape[0] - 1)
     return _finish(window, state[-1])

@@ -9,7 +9,7 @@ from numpy import empty, ndarray
 
 from offtrace import likelihoods
 from offtrace.arrays import Array, expectation, lead
-from offtrace.returns import checks, compiled, lagwise
+from offtrace.returns import checks, compiled, trajectory_aware
 from offtrace.returns.compiled import FINE, FUSED, READ_MU, _targets_if_ready
 from offtrace.returns.window import (
     BOOLEAN,
@@ -296,7 +296,7 @@ def _trajectory_aware(window: Window, trace: Any, *, validate: bool, tol: float)
         out[...] = columns.T.reshape(steps)
     else:
         lambdas = lead(np.asarray(trace.lambda_), len(steps))
-        out[...] = lagwise.targets(trace, one_step, delta, window.discount, ratios, lambdas, cut)
+        out[...] = trajectory_aware.targets(trace, one_step, delta, window.discount, ratios, lambdas, cut)
     if window.mask is not None:
         out[~window.mask] = 0
     if validate:

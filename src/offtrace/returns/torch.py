@@ -10,7 +10,7 @@ import torch
 
 from offtrace.arrays import expectation, joint_product, lead, product
 from offtrace.likelihoods import tolerance
-from offtrace.returns import checks, lagwise
+from offtrace.returns import checks, trajectory_aware
 from offtrace.returns import numpy as on_cpu
 from offtrace.returns.compiled import FUSED, READ_MU
 from offtrace.returns.window import (
@@ -159,7 +159,8 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
         q_a = torch.where(window.mask, q_a, 0)
     one_step = r + product(discount, expected)
     lambdas = lead(torch.as_tensor(trace.lambda_, dtype=r.dtype, device=r.device), r.ndim)
-    out = lagwise.targets(trace, one_step, one_step - q_a, discount, likelihoods_of(window).log_ratio(), lambdas, cut)
+    log_ratio = likelihoods_of(window).log_ratio()
+    out = trajectory_aware.targets(trace, one_step, one_step - q_a, discount, log_ratio, lambdas, cut)
     return out if window.mask is None else torch.where(window.mask, out, 0)
 
 

@@ -1,4 +1,4 @@
-"""What `analyze` gives back: rows to compute with, and a table to read, 80 columns wide."""
+"""`Analysis`, the result of `analyze`: rows to compute with, and a printed table of 80 columns."""
 
 import io
 import math
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from offtrace.mdp import CountedMDP, FiniteMDP
-from offtrace.safety.rows import BY_THEOREM, DIVERGES, HERE, UNKNOWN, Row
+from offtrace.safety.measures import BY_THEOREM, DIVERGES, HERE, UNKNOWN, SafetyRow
 from offtrace.traces import Retrace, TreeBackup
 
 WIDTH = 80
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Analysis:
     """The safety table of an MDP, a target policy π and a behaviour policy μ; `print` it."""
 
@@ -24,26 +24,30 @@ class Analysis:
     pi: np.ndarray
     mu: np.ndarray
     accuracy: float
-    rows: tuple[Row, ...]
+    rows: tuple[SafetyRow, ...]
     off_policyness: float
     """ε = max_x ‖π(·|x) − μ(·|x)‖₁, in [0, 2]."""
     largest_lambdas: dict[str, float]
-    """For each trace that is not safe by theorem: the largest λ up to which iterating R converges here."""
+    """For each trace that is not safe by theorem, the largest λ up to which iterating R converges."""
     num_trajectories: int
-    """From every (x, a), for the rows that were sampled; 0 where none was."""
+    """Trajectories per (x, a) for the sampled rows; 0 if no row was sampled."""
     counted: CountedMDP | None = None
     left_out: tuple[str, ...] = ()
-    """Traces that would have to be sampled for minutes."""
+    """Traces left out because sampling them would take minutes."""
 
-    def __iter__(self) -> Iterator[Row]:
+    def __repr__(self) -> str:
+        return f"Analysis({self.mdp!r}, {len(self.rows)} rows, best {self.best.label}); print it for the table"
+
+    def __iter__(self) -> Iterator[SafetyRow]:
         return iter(self.rows)
 
-    def row(self, trace: str, lambda_: float | None = None) -> Row:
-        """One row; λ may be left out where there is one only."""
+    def row(self, trace: str, lambda_: float | None = None) -> SafetyRow:
+        """Return one row; λ may be omitted if the trace has a single row."""
         found = [row for row in self.rows if row.trace == trace and lambda_ in (None, row.lambda_)]
         if len(found) != 1:
             raise KeyError(
-                f"{len(found)} rows of {trace!r} with λ = {lambda_}; there are {[r.label for r in self.rows]}"
+                f"`trace` and `lambda_` must name one row; got {trace!r} and {lambda_}, which name {len(found)}. "
+                f"Valid rows: {', '.join(row.label for row in self.rows)}."
             )
         return found[0]
 
@@ -60,12 +64,12 @@ class Analysis:
 
     @property
     def uncovered(self) -> np.ndarray:
-        """(X, A) True where π acts as μ never does: the data say nothing of those (x, a)."""
+        """(X, A) True where π takes an action that μ never takes: there are no data on it."""
         return (self.mu == 0) & (self.pi > 0)
 
     @property
-    def best(self) -> Row:
-        """Of the rows that are safe by theorem, the one of the fewest samples by a bound; of equals, Retrace."""
+    def best(self) -> SafetyRow:
+        """The row safe by theorem that needs the fewest samples, by a bound; of equal ones, Retrace."""
         safe = [row for row in self.rows if row.verdict == BY_THEOREM] or [r for r in self.rows if r.verdict == HERE]
         least = min(safe or self.rows, key=lambda row: (row.cost, row.iterations or math.inf))
         equal = [row for row in safe if row.cost <= least.cost * (1 + 1e-6) and math.isfinite(row.cost)] or [least]
@@ -73,12 +77,14 @@ class Analysis:
 
     @property
     def recommendation(self) -> str:
-        """One sentence, with its reason."""
+        """The recommended trace in one sentence, with the reason."""
         best = self.best
         if best.verdict in (DIVERGES, UNKNOWN):
             safe = f"`{Retrace.name}` or `{TreeBackup.name}`"
             return f"None of these is known to converge here: add {safe}, safe for any π and μ."
-        sure = "Theorem 1 holds" if best.verdict == BY_THEOREM else "it converges here, though not by Theorem 1"
+        sure = "Theorem 1 holds"
+        if best.verdict != BY_THEOREM:
+            sure = "it converges here, though not by Theorem 1"
         if not math.isfinite(best.cost):
             return f"Use {best.label}: {sure}; what its samples cost is not known."
         steps = f"{best.iterations:,.0f} step{'' if best.iterations == 1 else 's'} of R to {self.accuracy:g}"
@@ -87,7 +93,7 @@ class Analysis:
         return f"Use {best.label}: of what is safe here it needs the fewest samples, by a bound ({reason})."
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "mdp": {
                 "name": self.mdp.name,
@@ -109,7 +115,7 @@ class Analysis:
         }
 
     def notes(self) -> list[str]:
-        """What bounds say, and what is not known."""
+        """Return sentences on the bounds, and on what is not known."""
         notes = []
         if 0 < self.mdp.gamma < 1:
             notes.append(
@@ -122,25 +128,27 @@ class Analysis:
         if self.uncovered.any():
             x, a = np.argwhere(self.uncovered)[0].tolist()
             notes.append(
-                f"μ never does what π may do in {int(self.uncovered.sum())} pairs, (x, a) = ({x}, {a}) first: no "
-                "data will come from there, and the traces end there."
+                f"π takes actions that μ never takes in {int(self.uncovered.sum())} pairs, (x, a) = ({x}, {a}) "
+                "first: no data will come from there, and the traces end there."
             )
         if self.num_trajectories:
             largest = max(row.standard_error for row in self.rows)
             error = f"; the standard error of ‖A‖ is {largest:.2g} or less" if largest else ""
             notes.append(f"~ sampled, {self.num_trajectories} trajectories from each (x, a){error}.")
         if self.left_out:
-            notes.append(f"Left out, as they would be sampled for minutes: {', '.join(self.left_out)}. Name them.")
+            notes.append(
+                f"Left out, as sampling would take minutes: {', '.join(self.left_out)}. Name them to include them."
+            )
         if self.counted is not None:
-            notes += _unknown(self.counted, self.pi)
+            notes += _notes_on_data(self.counted, self.pi)
         return notes
 
     def twins(self) -> dict[str, str]:
-        """Traces with the same numbers as an earlier one, at every λ."""
+        """Return the traces with the same numbers as an earlier one at every λ, and that one."""
         seen: dict[tuple[Any, ...], str] = {}
         twins = {}
         names = dict.fromkeys(row.trace for row in self.rows)
-        for trace in sorted(names, key=lambda name: name != Retrace.name):  # of two, Retrace is the one to show
+        for trace in sorted(names, key=lambda name: name != Retrace.name):  # of two equal traces Retrace is shown
             rows = [row for row in self.rows if row.trace == trace]
             if any(row.sampled or row.variance_radius is None for row in rows):
                 continue
@@ -163,7 +171,7 @@ class Analysis:
         return text.getvalue().rstrip("\n")
 
     def print(self, console: Any) -> None:
-        """On a `rich` console, in colour where it has some."""
+        """Print the table to a `rich` console, in colour where it has colours."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -181,11 +189,13 @@ class Analysis:
         table.add_column("trace", no_wrap=True)
         for heading in ("λ", "safe", "‖A‖", "ρ(A)", "steps", "var Σc", "target ±"):
             table.add_column(heading, justify="left" if heading == "safe" else "right", no_wrap=True)
-        previous, twins = "", self.twins()
+        previous = ""
+        twins = self.twins()
         for row in self.rows:
             if row.trace in twins:
                 continue
-            mark, aware = "~" if row.sampled else "", "~" if row.variance_radius is None else ""
+            mark = "~" if row.sampled else ""
+            variance_mark = "~" if row.variance_radius is None else ""
             style = {BY_THEOREM: "green", HERE: "yellow", DIVERGES: "bold red", UNKNOWN: "dim"}[row.verdict]
             table.add_row(
                 Text(row.trace if row.trace != previous else ""),
@@ -193,9 +203,9 @@ class Analysis:
                 Text(row.verdict.upper() if row.verdict == DIVERGES else row.verdict, style=style),
                 "?" if row.contraction is None else f"{mark}{_factor(row.contraction)}",
                 "?" if row.radius is None else f"{mark}{_factor(row.radius)}",
-                "?" if row.iterations is None else "∞" if math.isinf(row.iterations) else f"{row.iterations:,.0f}",
-                aware + _short(row.trace_variance),
-                aware + _short(math.sqrt(row.target_variance)),
+                _count(row.iterations),
+                variance_mark + _short(row.trace_variance),
+                variance_mark + _short(math.sqrt(row.target_variance)),
                 style="bold" if row is self.best else "",
             )
             previous = row.trace
@@ -212,18 +222,24 @@ class Analysis:
 
 
 LEGEND = {
-    "safe": "by theorem: c ≤ π/μ, Theorem 1 holds; here: it converges all the same; or DIVERGES",
+    "safe": "by theorem: c ≤ π/μ, Theorem 1 holds; here: not covered by it, but converges; or DIVERGES",
     "‖A‖": "one step of R multiplies the error by A: at most by this (max η where safe by theorem)",
-    "ρ(A)": "and by this in the long run; R converges where it is below 1",
-    "steps": "of R, until the largest error is {accuracy:g} of what it was, from whatever Q",
+    "ρ(A)": "by this in the long run; R converges if it is below 1",
+    "steps": "of R until the largest error is {accuracy:g} of the initial one, from any Q",
     "var Σc": "variance of Σ γᵗ c₁…cₜ, averaged over (x, a)",
-    "target ±": "standard deviation of a sampled target, averaged over (x, a); ∞: no average settles",
+    "target ±": "standard deviation of a sampled target, averaged over (x, a); ∞: averages do not converge",
 }
 
 
 def _factor(value: float) -> str:
-    value = 0.0 if abs(value) < 5e-4 else value  # rounding may leave less than nothing
+    value = 0.0 if abs(value) < 5e-4 else value  # rounding may leave −0.000
     return f"{value:.3f}" if value < 10 else f"{value:.3g}"
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return "?"
+    return "∞" if math.isinf(value) else f"{value:,.0f}"
 
 
 def _short(value: float) -> str:
@@ -234,8 +250,8 @@ def _finite(value: float) -> float | str:
     return "inf" if math.isinf(value) else value
 
 
-def _unknown(counted: CountedMDP, pi: np.ndarray) -> list[str]:
-    """What the data leave open."""
+def _notes_on_data(counted: CountedMDP, pi: np.ndarray) -> list[str]:
+    """Return sentences on what the data leave open."""
     visited = ~counted.unvisited
     notes = [
         f"Counted from {counted.num_transitions:,} transitions: an estimate, with errors that are not shown. "

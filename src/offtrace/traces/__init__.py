@@ -23,7 +23,7 @@ from offtrace.traces.markov import (
     Watkins,
 )
 from offtrace.traces.names import TRACES, WITHOUT_LAMBDA, as_trace, check_name
-from offtrace.traces.trajectory_aware import RBIS, Reach, RecursiveRetrace, TrajectoryAware, TruncatedIS
+from offtrace.traces.trajectory_aware import RBIS, RecursiveRetrace, TrajectoryAware, TruncatedIS
 
 __all__ = [
     "RBIS",
@@ -35,7 +35,6 @@ __all__ = [
     "OneStep",
     "QLambda",
     "QSigma",
-    "Reach",
     "RecursiveRetrace",
     "Retrace",
     "SoftWatkins",

@@ -2,39 +2,13 @@
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.arrays import Array, lead, product
+from offtrace.arrays import Array, lead
 from offtrace.traces.base import Trace, checked_likelihoods
+from offtrace.traces.beta import BetaState, BetaStep, advance
 from offtrace.traces.parameters import check_lambda_shape, like
-
-
-class Reach(NamedTuple):
-    """One step of a trajectory-aware trace, seen from the step where the trajectory started."""
-
-    beta: Array
-    """β_{t−1}; 1 at the start."""
-    ratio: Array
-    """ρ_t."""
-    carried: Array
-    """β_{t−1} ρ_t, and 0 where β_{t−1} is."""
-    lambda_: Array
-    """λ_t."""
-    clipped_product: Array
-    """min(1, Π_{s=1..t} ρ_s)."""
-    lambda_product: Array
-    """Π_{s=1..t} λ_s, which is λ^t for one λ."""
-
-    @staticmethod
-    def at(
-        xp: ModuleType, beta: Array, log_ratio: Array, lambda_: Array, clipped_product: Array, lambda_product: Array
-    ) -> "Reach":
-        """From log ρ_t; a ratio may overflow to infinity, a trace that was cut stays cut."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            ratio = xp.exp(log_ratio)
-            return Reach(beta, ratio, product(beta, ratio), lambda_, clipped_product, lambda_product)
 
 
 @dataclass(frozen=True)
@@ -48,7 +22,7 @@ class TrajectoryAware(Trace):
     markov = False
     needs_mu = True
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
         """Return β_t from what is known at step t."""
         raise TypeError(f"{type(self).__name__} has no β of its own; define `next_beta`.")
 
@@ -77,16 +51,11 @@ class TrajectoryAware(Trace):
         if log_ratio.shape[0] == 0:
             return xp.zeros_like(log_ratio)
         lambdas = lead(like(self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
-        beta = lambda_product = xp.ones_like(log_ratio[0])
-        log_product = xp.zeros_like(log_ratio[0])
-        betas = [beta]
+        state = BetaState.start(xp, log_ratio[0])
+        betas = [state.beta]
         for t in range(1, log_ratio.shape[0]):
-            log_product = log_product + log_ratio[t]
-            lambda_product = lambda_product * lambdas[t]
-            clipped_product = xp.exp(xp.where(log_product < 0, log_product, 0))
-            reach = Reach.at(xp, beta, log_ratio[t], lambdas[t], clipped_product, lambda_product)
-            beta = self.next_beta(xp, reach)
-            betas.append(beta)
+            state = advance(self, xp, state, log_ratio=log_ratio[t], lambda_=lambdas[t])
+            betas.append(state.beta)
         return xp.stack(betas)
 
 
@@ -101,8 +70,8 @@ class RecursiveRetrace(TrajectoryAware):
     source = "Munos et al. 2016, Eq. 9"
     safe = True
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        return reach.lambda_ * xp.where(reach.carried < 1, reach.carried, 1)
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
+        return step.lambda_ * xp.where(step.carried < 1, step.carried, 1)
 
 
 @dataclass(frozen=True)
@@ -121,8 +90,8 @@ class TruncatedIS(TrajectoryAware):
         "ρ) at each step; RBIS is a safe trace close to this one."
     )
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        return reach.lambda_product * reach.clipped_product
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
+        return step.lambda_product * step.clipped_product
 
 
 @dataclass(frozen=True)
@@ -136,5 +105,5 @@ class RBIS(TrajectoryAware):
     source = "Daley et al. 2023"
     safe = True
 
-    def next_beta(self, xp: ModuleType, reach: Reach) -> Array:
-        return xp.where(reach.carried < reach.lambda_product, reach.carried, reach.lambda_product)
+    def next_beta(self, xp: ModuleType, step: BetaStep) -> Array:
+        return xp.where(step.carried < step.lambda_product, step.carried, step.lambda_product)

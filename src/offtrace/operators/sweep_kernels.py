@@ -1,9 +1,16 @@
-"""Sweeps over the transitions of a large MDP, compiled; each works on the states [start, stop) and frees the GIL.
+"""Kernels over the transitions of a large MDP; each works on the states start … stop − 1 and releases the GIL.
 
-Weights w (X, A) stand for π, for c·μ, or for whatever else weighs the actions of a state. (M_w v)(x) = Σ_a w(x, a)
-Σ_x' p(x'|x, a) v(x') is a product at the level of states: one pass over the transitions, and no matrix is made.
+The transitions of pair (x, a) are k = first[x·A + a] … first[x·A + a + 1] − 1, with probability
+p[k] and state successor[k]:
 
-Indices are unsigned, which spares the test for negative ones and halves the time of a sweep.
+    pair            0         1     2
+    first         [ 0         3     4       … ]
+    p, successor  [ k=0  1  2 │  3  │  4  5   … ]
+
+Weights w (X, A) are π, c·μ, or any other weights of the actions. (M_w v)(x) = Σ_a w(x, a) Σ_x'
+p(x'|x, a) v(x') is a product over states: one pass over the transitions, without a matrix.
+
+Indices are unsigned: Numba then does not test for negative ones, which halves the time of a sweep.
 """
 
 import numpy as np
@@ -11,10 +18,10 @@ from numpy import uint64
 
 from offtrace.kernels import jit
 
-compiled = jit(fastmath={"contract"})
+kernel = jit(fastmath={"contract"})
 
 
-@compiled
+@kernel
 def backup(start, stop, num_actions, first, p, successor, gamma, r, v, out):
     """out(x, a) = r(x, a) + γ Σ_x' p(x'|x, a) v(x')."""
     for x in range(start, stop):
@@ -26,9 +33,9 @@ def backup(start, stop, num_actions, first, p, successor, gamma, r, v, out):
             out[x, a] = r[x, a] + gamma * total
 
 
-@compiled
+@kernel
 def checked_backup(start, stop, first, p, successor, w, gamma, r, v, out):
-    """The same; returns the greatest |Σ_a w(x, a) out(x, a) − v(x)|."""
+    """`backup`; returns the greatest |Σ_a w(x, a) out(x, a) − v(x)|."""
     num_actions = w.shape[1]
     greatest = 0.0
     for x in range(start, stop):
@@ -44,7 +51,7 @@ def checked_backup(start, stop, first, p, successor, w, gamma, r, v, out):
     return greatest
 
 
-@compiled
+@kernel
 def sweep(start, stop, first, p, successor, w, gamma, b, v, out):
     """out = b + γ M_w v; returns the least and the greatest of out − v."""
     num_actions = w.shape[1]
@@ -66,9 +73,9 @@ def sweep(start, stop, first, p, successor, w, gamma, b, v, out):
     return least, greatest
 
 
-@compiled
+@kernel
 def diagonal(start, stop, first, p, successor, w, out):
-    """out(x) = M_w(x, x): how much of a state leads back to it at once."""
+    """out(x) = M_w(x, x): the weight with which a state leads back to itself."""
     num_actions = w.shape[1]
     for x in range(start, stop):
         row = x * num_actions
@@ -80,7 +87,7 @@ def diagonal(start, stop, first, p, successor, w, out):
         out[x] = total
 
 
-@compiled
+@kernel
 def best_sweep(start, stop, num_actions, first, p, successor, gamma, r, v, out):
     """out(x) = max_a r(x, a) + γ Σ_x' p v; returns the least and the greatest of out − v."""
     least, greatest = np.inf, -np.inf
@@ -98,9 +105,9 @@ def best_sweep(start, stop, num_actions, first, p, successor, gamma, r, v, out):
     return least, greatest
 
 
-@compiled
+@kernel
 def choose(start, stop, num_actions, first, p, successor, gamma, r, v, out):
-    """out(x, ·) = the greedy policy with respect to r + γ P v, ties to the first; 1 if any state changed its mind."""
+    """out(x, ·) = the greedy policy for r + γ P v, ties to the first action; returns 1 if it changed in any state."""
     changed = 0
     for x in range(start, stop):
         row = x * num_actions
@@ -119,7 +126,7 @@ def choose(start, stop, num_actions, first, p, successor, gamma, r, v, out):
     return changed
 
 
-@compiled
+@kernel
 def matvec(start, stop, first, p, successor, w, gamma, v, out, with_):
     """out = v − γ M_w v; returns ⟨out, with_⟩ and ⟨out, out⟩."""
     num_actions = w.shape[1]
@@ -141,9 +148,9 @@ def matvec(start, stop, first, p, successor, w, gamma, v, out, with_):
     return one, two
 
 
-@compiled
+@kernel
 def chain_matvec(start, stop, first, p, successor, gamma, v, out, with_):
-    """`matvec` for one list a state, already weighted."""
+    """`matvec` for transitions per state that are weighted already."""
     one, two = 0.0, 0.0
     for x in range(start, stop):
         total = 0.0
@@ -156,14 +163,14 @@ def chain_matvec(start, stop, first, p, successor, gamma, v, out, with_):
     return one, two
 
 
-@compiled
+@kernel
 def half_step(start, stop, residual, alpha, image):
     """residual −= α·image."""
     for x in range(start, stop):
         residual[x] -= alpha * image[x]
 
 
-@compiled
+@kernel
 def full_step(start, stop, v, residual, direction, image, shadow, alpha, omega):
     """v += α·direction + ω·residual; residual −= ω·image; returns ⟨residual, shadow⟩ and the largest |residual|."""
     total, largest = 0.0, 0.0
@@ -176,16 +183,16 @@ def full_step(start, stop, v, residual, direction, image, shadow, alpha, omega):
     return total, largest
 
 
-@compiled
+@kernel
 def turn(start, stop, direction, residual, image, beta, omega):
     """direction = residual + β (direction − ω·image)."""
     for x in range(start, stop):
         direction[x] = residual[x] + beta * (direction[x] - omega * image[x])
 
 
-@compiled
+@kernel
 def count_merged(start, stop, first, successor, w, seen, counts):
-    """counts(x) = how many different states the weights lead to from x; `seen` (X,) is scratch, all −1."""
+    """counts(x) = the number of different successors of x under the weights; `seen` (X,) is scratch, all −1."""
     num_actions = w.shape[1]
     for x in range(start, stop):
         row = x * num_actions
@@ -200,9 +207,9 @@ def count_merged(start, stop, first, successor, w, seen, counts):
         counts[x] = found
 
 
-@compiled
+@kernel
 def merge(start, stop, first, p, successor, w, place, merged_first, merged_p, merged_successor):
-    """The rows of M_w as lists, each state once; `place` (X,) is scratch, all −1."""
+    """Write the rows of M_w as lists with each successor once; `place` (X,) is scratch, all −1."""
     num_actions = w.shape[1]
     for x in range(start, stop):
         row = x * num_actions

@@ -1,7 +1,7 @@
-"""Sequences of policies, π_k and μ_k: what acts and what is learned about in trajectory k, given Q_k.
+"""Sequences of policies π_k and μ_k: the policy learned about, or acted with, in trajectory k, given Q_k.
 
-Each is a small frozen value. `row` is the policy at one state, as in `offtrace.policies` and without its checks, for
-whoever goes step by step; the kernels have the same formulas, under the number `code`.
+Each is a small frozen value. `row` is the policy at one state, as in `offtrace.policies` but
+without checks, for the Python learner; the kernels have the same formulas under the number `code`.
 """
 
 from collections.abc import Callable
@@ -14,35 +14,35 @@ from offtrace.mdp.finite import checked_policy
 from offtrace.online.schedules import Schedule, numbers
 
 FIXED, EPSILON_GREEDY, SOFTMAX, MIXTURE, EPSILON_SHARED = range(5)
-
+"""The formulas that the kernels know; ε-greedy is two: the first best action, or all of them."""
 
 TIES = ("share", "first")
 
 
-class Sequence(Protocol):
-    """What the learners need of π_k or μ_k."""
+class PolicySequence(Protocol):
+    """π_k or μ_k as the learners use it."""
 
     @property
     def code(self) -> int | None:
-        """Its formula in the kernels, or None."""
+        """Number of the formula in the kernels; None if there is none."""
         ...
 
     def parameters(self, num: int) -> np.ndarray:
-        """Its ε_k or β_k for the trajectories 0 … num − 1."""
+        """Return ε_k or β_k for the trajectories 0 … num − 1."""
         ...
 
     def table(self, shape: tuple[int, int]) -> np.ndarray:
-        """The policy (X, A) it is made from; (0, A) where there is none."""
+        """Return the policy (X, A) that the formula reads; (0, A) where it reads none."""
         ...
 
     def row(self, q: np.ndarray, x: int, k: int, parameter: float) -> np.ndarray:
-        """π_k(·|x) from q = Q(x, ·): (A,)."""
+        """Return π_k(·|x), (A,), from q = Q(x, ·)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """The same policy (X, A) for ever.
+    """The same policy (X, A) in every trajectory.
 
     >>> Fixed([[0.25, 0.75]]).row(np.zeros(2), 0, 0, 0.0)
     array([0.25, 0.75])
@@ -72,8 +72,8 @@ class Fixed:
 class EpsilonGreedy:
     """(1 − ε_k) greedy + ε_k uniform; increasingly greedy where ε_k does not grow (Lemma 2).
 
-    Where several actions are best they share 1 − ε_k, so that nothing is preferred before anything is known;
-    `ties="first"` gives it all to the first.
+    Actions that are equally good share 1 − ε_k, so no action is preferred before anything is known;
+    `ties="first"` gives it all to the first of them.
 
     >>> EpsilonGreedy(0.2).row(np.array([1.0, 3.0]), 0, 0, 0.2)
     array([0.1, 0.9])
@@ -109,7 +109,7 @@ class EpsilonGreedy:
 
 
 def Greedy(ties: str = "share") -> EpsilonGreedy:
-    """The greedy policy: as a target it makes Retrace Watkins' Q(λ).
+    """Return the greedy policy. As a target it makes Retrace Watkins' Q(λ).
 
     >>> Greedy().row(np.array([1.0, 3.0]), 0, 0, 0.0)
     array([0., 1.])
@@ -119,7 +119,7 @@ def Greedy(ties: str = "share") -> EpsilonGreedy:
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """π_k(a|x) ∝ exp(β_k Q_k(x, a)); not always increasingly greedy, whatever Lemma 3 says.
+    """π_k(a|x) ∝ exp(β_k Q_k(x, a)); not always increasingly greedy, contrary to Lemma 3 (Deviation D9).
 
     >>> Softmax(1.0).row(np.array([0.0, 0.0]), 0, 0, 1.0)
     array([0.5, 0.5])
@@ -143,7 +143,8 @@ class Softmax:
 class Mixture:
     """Eq. 8: 1 − ε_k on the first greedy action, ε_k over the others in proportion to `mu`; ε_k need not go to 0.
 
-    Where `mu` has but one action Eq. 8 is undefined as soon as that one is greedy, so such a `mu` is refused.
+    Eq. 8 is undefined where `mu` takes a single action and that action is greedy, so `mu` must take
+    two or more.
 
     >>> Mixture([[0.5, 0.4, 0.1]], 0.3).row(np.array([5.0, 1.0, 2.0]), 0, 0, 0.3)
     array([0.7 , 0.24, 0.06])
@@ -180,8 +181,8 @@ class Mixture:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
-    """A sequence of the user's: `function(q, x, k)` from Q(x, ·) to a distribution (A,). Goes the slow way."""
+class FunctionPolicy:
+    """A user's `function(q, x, k)` from Q(x, ·) to a distribution (A,); runs in the Python learner."""
 
     function: Callable[[np.ndarray, int, int], Any]
     name: str
@@ -198,12 +199,12 @@ class Own:
         return checked_policy(given, (1, len(q)), self.name)[0]
 
 
-def sequence(given: Any, name: str) -> Sequence:
-    """One of the above as it is, an array (X, A) as a fixed policy, a function as a sequence of the user's."""
-    if isinstance(given, Fixed | EpsilonGreedy | Softmax | Mixture | Own):
+def as_policy_sequence(given: Any, name: str) -> PolicySequence:
+    """Return a sequence as it is, an array (X, A) as a fixed policy, and a function as a `FunctionPolicy`."""
+    if isinstance(given, Fixed | EpsilonGreedy | Softmax | Mixture | FunctionPolicy):
         return given
     if callable(given):
-        return Own(given, name)
+        return FunctionPolicy(given, name)
     try:
         array = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):

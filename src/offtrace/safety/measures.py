@@ -1,7 +1,7 @@
-"""One row of the safety table: a trace at one λ, what R does with it here, and what its samples cost.
+"""The rows of the safety table: for a trace at one λ, the convergence of R and the cost of its samples.
 
-Q_{k+1} = R Q_k multiplies the error Q_k − Q^π by a matrix A. Its norm says how much one step can stretch or shrink
-the largest error; its spectral radius says whether iterating converges at all.
+Q_{k+1} = R Q_k multiplies the error Q_k − Q^π by a matrix A. Its norm bounds the growth of the
+largest error in one step; its spectral radius decides whether iterating converges.
 """
 
 import itertools
@@ -18,49 +18,51 @@ from offtrace.traces import WITHOUT_LAMBDA, Trace, TrajectoryAware
 
 BY_THEOREM, HERE, DIVERGES, UNKNOWN = "by theorem", "here", "diverges", "unknown"
 ROUNDING = 1e-10
+"""w may exceed π by this much and still count as w ≤ π."""
 
 
 @dataclass(frozen=True)
-class Row:
+class SafetyRow:
     """A trace at one λ, for one MDP, π and μ."""
 
     trace: str
     lambda_: float | None
-    """None where the trace is a user's function."""
+    """None for a user's own function."""
     verdict: str
-    """`by theorem`: c ≤ π/μ here, so Theorem 1 holds. `here`: not covered, but iterating R converges. `diverges`.
-    `unknown`: too large to say."""
+    """`by theorem`: c ≤ π/μ, so Theorem 1 holds. `here`: not covered by it, but iterating R converges. `diverges`.
+    `unknown`: the MDP is too large to tell."""
     contraction: float | None
-    """‖A‖: an error never grows by more than this factor in one step; max η where Theorem 1 holds. An upper bound
-    where the MDP is large and Theorem 1 does not hold. None where it is not known."""
+    """‖A‖: the largest factor by which one step multiplies the error; max η where Theorem 1 holds. An upper bound
+    where the MDP is large and Theorem 1 does not hold. None if it is not known."""
     radius: float | None
-    """Spectral radius of A: the factor of a step in the long run. None where the MDP is large."""
+    """Spectral radius of A: the factor per step in the long run. None where the MDP is large."""
     iterations: float | None
-    """Of R until the error is `accuracy` of what it was, from whatever Q it starts; None where it is not known."""
+    """Iterations of R until the error is `accuracy` of the initial one, from any Q; None if it is not known."""
     variance_radius: float | None
-    """Spectral radius of γ²P^{c²μ}; below 1 every variance is finite. None where it was not computed."""
+    """Spectral radius of γ²P^{c²μ}; if it is below 1, every variance is finite. None if it was not computed."""
     trace_variance: float
-    """Of Σ_t γ^t c_1…c_t, averaged over (x, a)."""
+    """Variance of Σ_t γ^t c_1…c_t, averaged over (x, a)."""
     target_variance: float
-    """Of a sampled target, averaged over (x, a)."""
+    """Variance of a sampled target, averaged over (x, a)."""
     cost: float
-    """At most so many samples for each (x, a) until every error is within accuracy: the bound in `docs/safety.md`."""
+    """Upper bound of the samples per (x, a) until every error is within accuracy; see `docs/safety.md`."""
     sampled: bool = False
-    """The contraction was estimated from trajectories, not computed; the variances of a trajectory-aware trace
-    always are."""
+    """Whether the contraction was estimated from trajectories; the variances of a trajectory-aware trace always
+    are."""
     standard_error: float = 0.0
-    """Of `contraction`, where it was sampled."""
+    """Standard error of `contraction`, where it was sampled."""
     eta: np.ndarray | None = field(default=None, repr=False, compare=False)
     """η(x, a), Remark 1, (X, A)."""
 
     @property
     def label(self) -> str:
+        """The trace with its λ, such as `retrace(0.9)`."""
         if self.lambda_ is None or self.trace in WITHOUT_LAMBDA:
             return self.trace
         return f"{self.trace}({self.lambda_:g})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers for JSON, which has no infinity: `"inf"`."""
+        """Return plain numbers for JSON; infinity is `"inf"`."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "eta"}
         return {name: _plain(value) for name, value in plain.items()}
 
@@ -70,27 +72,27 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the rows of one table share."""
+class Problem:
+    """What all rows of a table share."""
 
     mdp: FiniteMDP
     pi: np.ndarray
     mu: np.ndarray
     q: np.ndarray
-    """Where the targets are made."""
+    """The Q from which targets are made."""
     q_pi: np.ndarray
-    """Where they end up."""
+    """The fixed point Q^π."""
     greedy_q: np.ndarray
-    """What Watkins' traces call greedy."""
+    """The Q that decides what is greedy for Watkins' traces."""
     accuracy: float
 
     @property
     def scale(self) -> float:
-        """‖Q − Q^π‖, what there is to learn."""
+        """The initial error, ‖Q − Q^π‖."""
         return float(abs(self.q - self.q_pi).max())
 
     def iterations(self, norms: Iterator[float], rate: float | None) -> float | None:
-        """The least k with ‖Aᵏ‖ ≤ accuracy, from whatever Q; beyond the norms that are given, as the rate says."""
+        """Return the least k with ‖Aᵏ‖ ≤ accuracy; beyond the given norms it is extrapolated by the rate."""
         norm, k = 1.0, 0
         for k, norm in enumerate(itertools.islice(norms, MAX_POWERS), start=1):
             if norm <= self.accuracy:
@@ -99,28 +101,34 @@ class Setting:
             return None
         if rate >= 1:
             return math.inf
-        return k + float(math.ceil(math.log(self.accuracy / norm) / math.log(rate))) if rate else k + 1.0
+        if rate == 0:
+            return k + 1.0
+        return k + float(math.ceil(math.log(self.accuracy / norm) / math.log(rate)))
 
     def cost(self, iterations: float | None, variance: float) -> float:
-        """Iterations × the samples that keep the noise of each, which piles up to 1/(1 − rate), within accuracy.
+        """Return iterations × the samples per iteration that keep the noise within accuracy: an upper bound.
 
-        `variance` is the largest of any (x, a), at Q or at Q^π: an error is a maximum, and so is its noise. The noise
-        of all iterations counts as if it had one sign, so this is a bound, and may be hundreds of times too high.
+        The noise of all iterations adds up to at most 1/(1 − rate) times that of one. `variance` is
+        the largest over (x, a), at Q or at Q^π. As the noise is counted as if it always had the
+        same sign, the bound may be hundreds of times too high.
         """
         if iterations is None or not math.isfinite(iterations + variance):
             return math.inf
         within = self.accuracy * self.scale * (1 - self.accuracy ** (1 / iterations))
-        noise = math.sqrt(variance) / within if within else math.inf if variance else 0.0
+        if within == 0:
+            return math.inf if variance else iterations
+        noise = math.sqrt(variance) / within
         return iterations * max(1.0, noise * noise)
 
 
 MAX_POWERS = 500
+"""Norms ‖Aᵏ‖ computed before the number of iterations is extrapolated."""
 
 
-def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace) -> Row:
-    """Exactly, by linear algebra."""
-    mdp, pi, mu = setting.mdp, setting.pi, setting.mu
-    given: dict[str, Any] = {"pi": pi, "mu": mu, "trace": trace, "q": setting.greedy_q}
+def markov_row(problem: Problem, name: str, lambda_: float | None, trace: Trace) -> SafetyRow:
+    """Return the row of a Markov trace, computed exactly by linear algebra."""
+    mdp, pi, mu = problem.mdp, problem.pi, problem.mu
+    given: dict[str, Any] = {"pi": pi, "mu": mu, "trace": trace, "q": problem.greedy_q}
     c = general.coefficients(mdp, **given)
     w = mu * c
     covered = bool((w <= pi + ROUNDING).all())
@@ -129,14 +137,17 @@ def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace)
     radius = spectrum.contraction_radius(mdp, pi, w) if small else None
     norms = spectrum.contraction_norms(mdp, pi, w) if radius is not None and radius < 1 else iter(())
     norm = float(eta.max()) if covered else next(spectrum.contraction_norms(mdp, pi, w), None)
-    norm = spectrum.contraction_bound(mdp, pi, w) if norm is None else norm
-    rate = radius if small else norm if norm < 1 else None
-    iterations = setting.iterations(norms, rate)
-    verdict = BY_THEOREM if covered else UNKNOWN if rate is None else HERE if rate < 1 else DIVERGES
-    target, settled = (general.moments(mdp, q, pi, mu, c) for q in (setting.q, setting.q_pi))
+    if norm is None:
+        norm = spectrum.contraction_bound(mdp, pi, w)
+    rate = radius
+    if not small and norm < 1:
+        rate = norm
+    iterations = problem.iterations(norms, rate)
+    verdict = BY_THEOREM if covered else _verdict(rate)
+    target, settled = (general.moments(mdp, q, pi, mu, c) for q in (problem.q, problem.q_pi))
     products_of_traces = general.moments(mdp, None, pi, mu, c)
     largest = float(np.maximum(target.variance, settled.variance).max())
-    return Row(
+    return SafetyRow(
         trace=name,
         lambda_=lambda_,
         verdict=verdict,
@@ -146,27 +157,38 @@ def markov_row(setting: Setting, name: str, lambda_: float | None, trace: Trace)
         variance_radius=target.radius,
         trace_variance=float(products_of_traces.variance.mean()),
         target_variance=float(target.variance.mean()),
-        cost=setting.cost(iterations, largest),
+        cost=problem.cost(iterations, largest),
         eta=eta,
     )
 
 
+def _verdict(rate: float | None) -> str:
+    """Return the verdict on a trace that Theorem 1 does not cover."""
+    if rate is None:
+        return UNKNOWN
+    return HERE if rate < 1 else DIVERGES
+
+
 def trajectory_aware_rows(
-    setting: Setting,
+    problem: Problem,
     named: Sequence[tuple[str, float | None, TrajectoryAware]],
     *,
     num_trajectories: int,
     rng: np.random.Generator,
-) -> list[Row]:
-    """The contraction exactly where paths can be followed, else from trajectories; the variance always from them."""
+) -> list[SafetyRow]:
+    """Return the rows of trajectory-aware traces.
+
+    The contraction is exact where all paths can be followed, and sampled elsewhere; variances are
+    always sampled.
+    """
     if not named:
         return []
-    mdp, pi, mu = setting.mdp, setting.pi, setting.mu
+    mdp, pi, mu = problem.mdp, problem.pi, problem.mu
     num_pairs = mdp.num_states * mdp.num_actions
     traces = [trace for _, _, trace in named]
     samples = trajectories.sample(
         mdp,
-        [setting.q, setting.q_pi],
+        [problem.q, problem.q_pi],
         pi=pi,
         mu=mu,
         traces=traces,
@@ -195,12 +217,11 @@ def trajectory_aware_rows(
             radius = float(abs(np.linalg.eigvals(matrix)).max())
             norms = _powers(matrix, not_negative=trace.safe)
             contraction = contraction if trace.safe else float(abs(matrix).sum(1).max())
-        iterations = setting.iterations(norms, radius)  # the largest of many noisy η is no rate
-        known = UNKNOWN if radius is None else HERE if radius < 1 else DIVERGES
-        verdict = BY_THEOREM if trace.safe else known
+        iterations = problem.iterations(norms, radius)  # max η is not a rate: it is the largest of many noisy numbers
+        verdict = BY_THEOREM if trace.safe else _verdict(radius)
         variances = sampled.correction.var(axis=2, ddof=1)
         rows.append(
-            Row(
+            SafetyRow(
                 trace=name,
                 lambda_=lambda_,
                 verdict=verdict,
@@ -210,7 +231,7 @@ def trajectory_aware_rows(
                 variance_radius=None,
                 trace_variance=float(sampled.trace.var(axis=1, ddof=1).mean()),
                 target_variance=float(variances[0].mean()),
-                cost=setting.cost(iterations, float(variances.max())),
+                cost=problem.cost(iterations, float(variances.max())),
                 sampled=not exact,
                 standard_error=error,
                 eta=eta.reshape(mdp.shape),
@@ -220,7 +241,7 @@ def trajectory_aware_rows(
 
 
 def _powers(matrix: np.ndarray, *, not_negative: bool) -> Iterator[float]:
-    """‖A‖, ‖A²‖, …"""
+    """Yield ‖A‖, ‖A²‖, …"""
     power = matrix.sum(1, keepdims=True) if not_negative else matrix
     while True:
         yield float(abs(power).sum(1).max())
@@ -228,17 +249,18 @@ def _powers(matrix: np.ndarray, *, not_negative: bool) -> Iterator[float]:
 
 
 FEW_PATHS = 100_000
+"""Limit on the distinct paths followed exactly."""
 MAX_SAMPLED_PAIRS = 600
-"""Up to this many pairs (x, a) the matrix A of a trajectory-aware trace is estimated as a whole."""
+"""Limit on the pairs (x, a) up to which the whole matrix A of a trajectory-aware trace is estimated."""
 
 
-def largest_lambda(setting: Setting, make: Callable[[float], Trace]) -> float:
-    """The largest λ up to which iterating R converges here, to 1e-3; looked for in steps of 0.1, then by halving."""
+def largest_lambda(problem: Problem, make: Callable[[float], Trace]) -> float:
+    """Return the largest λ up to which iterating R converges, to 1e-3: in steps of 0.1, then by bisection."""
 
     def diverges(lambda_: float) -> bool:
-        given = {"pi": setting.pi, "mu": setting.mu, "trace": make(lambda_), "q": setting.greedy_q}
-        w = setting.mu * general.coefficients(setting.mdp, **given)
-        return spectrum.contraction_radius(setting.mdp, setting.pi, w) >= 1
+        given = {"pi": problem.pi, "mu": problem.mu, "trace": make(lambda_), "q": problem.greedy_q}
+        w = problem.mu * general.coefficients(problem.mdp, **given)
+        return spectrum.contraction_radius(problem.mdp, problem.pi, w) >= 1
 
     good, bad = 0.0, None
     for lambda_ in np.linspace(0.1, 1, 10):
@@ -248,5 +270,8 @@ def largest_lambda(setting: Setting, make: Callable[[float], Trace]) -> float:
         good = float(lambda_)
     while bad is not None and bad - good > 1e-3:
         middle = (good + bad) / 2
-        good, bad = (good, middle) if diverges(middle) else (middle, bad)
+        if diverges(middle):
+            bad = middle
+        else:
+            good = middle
     return good
