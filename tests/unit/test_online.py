@@ -842,9 +842,6 @@ REFUSALS = {
         lambda: online.sweep(MDP, traces=[3]),
         "`trace` must be a trace such as .*, or a function that returns c; got 3",
     ),
-        lambda: online.sweep(MDP, traces=[3]),
-        "`trace` must be a trace such as .*, or a function that returns c; got 3",
-    ),
     "weights": (
         lambda: online.control(MDP, trace="retrace", weights=0.0),
         "`weights` must be at least 0 everywhere and above",
