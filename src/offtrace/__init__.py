@@ -9,7 +9,7 @@ Importing it loads NumPy, the traces and the return operator. Other packages are
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from offtrace import arrays, returns, traces
+from offtrace import returns, traces
 from offtrace.returns import (
     c_trace_targets,
     corrections,
@@ -130,7 +130,6 @@ __all__ = [
     "Watkins",
     "__version__",
     "analyze",
-    "arrays",
     "as_trace",
     "c_trace_targets",
     "corrections",

@@ -11,7 +11,22 @@ import numpy as np
 from offtrace.arrays import Array, expectation, is_concrete, library, namespace
 from offtrace.errors import raise_where
 
+__all__ = [
+    "distance_from_greedy",
+    "epsilon_greedy",
+    "greedy",
+    "increasingly_greedy_gap",
+    "is_increasingly_greedy",
+    "mixture",
+    "softmax",
+    "uniform",
+]
+
 TIES = ("first", "share")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def greedy(q: Array, *, ties: str = "first") -> Array:

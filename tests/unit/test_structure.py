@@ -101,7 +101,7 @@ PRINTS = {"cli"}
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_only_the_command_line_prints_and_exits(path: Path) -> None:
     """A worker process of a sweep is the exception: its exit code is how it reports a full disk."""
-    if package(path) in PRINTS or path.relative_to(SOURCE) == Path("experiments/engine.py"):
+    if package(path) in PRINTS or path.relative_to(SOURCE) == Path("experiments/workers.py"):
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
@@ -195,6 +195,15 @@ def test_train_is_the_agent_s() -> None:
         assert real[name].default == cheap[name].default
     with pytest.raises(ValueError, match="`spec` must be at least one"):
         offtrace.train([])
+
+
+def test_dir_shows_public_names_only() -> None:
+    names = ("doctor", "mdp", "online", "operators", "policies", "returns", "safety", "scores", "traces")
+    for name in names:
+        module = getattr(offtrace, name)
+        assert dir(module) == sorted(module.__all__), name
+    assert set(dir(offtrace)) == {*offtrace.__all__, "load_policy"}
+    assert (SOURCE / "py.typed").exists()
 
 
 def test_version_is_the_package_metadata() -> None:

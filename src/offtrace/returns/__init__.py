@@ -4,14 +4,18 @@ The array library is that of the input; its backend is loaded on first use.
 """
 
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from offtrace.arrays import Array, library
 from offtrace.returns.window import Window
 from offtrace.traces import Trace, as_trace
+
+ArrayT = TypeVar("ArrayT")
+"""The library's array type; targets come in that of the rewards."""
 
 __all__ = [
     "c_trace_targets",
@@ -21,6 +25,50 @@ __all__ = [
     "targets",
     "vtrace_targets",
 ]
+
+
+@overload
+def targets(
+    *,
+    r: Sequence[Any],
+    discount: Array,
+    q: Array | None = ...,
+    a: Array | None = ...,
+    pi: Array | None = ...,
+    mu_a: Array | None = ...,
+    q_a: Array | None = ...,
+    expected_q: Array | None = ...,
+    pi_a: Array | None = ...,
+    log_pi_a: Array | None = ...,
+    log_mu_a: Array | None = ...,
+    reset: Array | None = ...,
+    mask: Array | None = ...,
+    trace: Any,
+    validate: bool = ...,
+    stop_gradient: bool = ...,
+) -> np.ndarray: ...
+
+
+@overload
+def targets(
+    *,
+    r: ArrayT,
+    discount: Array,
+    q: Array | None = ...,
+    a: Array | None = ...,
+    pi: Array | None = ...,
+    mu_a: Array | None = ...,
+    q_a: Array | None = ...,
+    expected_q: Array | None = ...,
+    pi_a: Array | None = ...,
+    log_pi_a: Array | None = ...,
+    log_mu_a: Array | None = ...,
+    reset: Array | None = ...,
+    mask: Array | None = ...,
+    trace: Any,
+    validate: bool = ...,
+    stop_gradient: bool = ...,
+) -> ArrayT: ...
 
 
 def targets(
@@ -138,3 +186,7 @@ from offtrace.returns.recursions import (  # noqa: E402  (they are built on the 
     peng_targets,
     vtrace_targets,
 )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -46,3 +46,7 @@ __all__ = [
     "as_trace",
     "check_name",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
