@@ -259,7 +259,7 @@ def one_line(code: int, out: str, err: str) -> str:
         (("FrozenLake-v1", "--gamma", "1.5"), "`gamma` must be in [0, 1]; got 1.5."),
         (("chain", "--gamma", "nan"), "`gamma` must be in [0, 1]; got nan."),
         (("chain", "--lambdas", "2"), "must be in [0, 1]; got 2."),
-        (("chain", "--lambdas"), "`lambdas` must have at least one λ."),
+        (("chain", "--lambdas"), "`lambdas` must not be empty."),
         (("chain", "--traces", "retraced"), "Did you mean 'retrace'?"),
         (("chain", "--traces", "foo"), "`trace` must be one of one_step"),
         (("chain", "--accuracy", "1"), "`accuracy` must be in (0, 1)"),
@@ -282,7 +282,7 @@ def test_wrong_words(run: Callable, arguments: tuple[str, ...], text: str) -> No
     [
         ("", "state is missing"),
         ("s,a,r,s2,done\n0,0,0,0,0\n", "must have the columns state, action, reward, next_state, terminated; state"),
-        (HEADER, "must hold a transition at least"),
+        (HEADER, "must not be empty"),
         (HEADER + "0,0,1\n", "must hold numbers; got '0,0,1' in row 1"),
         (HEADER + "0,0,1,0,0\nup,0,1,0,0\n", "must hold numbers; got 'up,0,1,0,0' in row 2"),
         (HEADER + "0,0,nan,1,0\n", "`rewards` must be finite; got nan at t = 0"),

@@ -167,7 +167,7 @@ def test_only_what_is_missing_is_run(local: Path, tmp_path: Path, monkeypatch: p
     def never(*_: object) -> None:
         raise AssertionError("nothing is missing")
 
-    monkeypatch.setattr(cluster, "Held", never)
+    monkeypatch.setattr(cluster, "ClaimedRuns", never)
     assert cluster.run(small(), path).num_done == 4
 
 

@@ -537,7 +537,7 @@ def test_wrong_input_is_one_line(tmp_path: Path, results: Path, capsys: pytest.C
         ((), "Name a file"),
         ((tmp_path / "nothing.sqlite",), "must be existing files"),
         ((text,), "is not a results file"),
-        ((tmp_path / "empty.sqlite",), "must have a run"),
+        ((tmp_path / "empty.sqlite",), "must have at least one run"),
         ((results, "--output", in_the_way), "file"),
         (
             (results, "--formats", "gif", "--output", tmp_path / "r"),

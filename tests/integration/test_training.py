@@ -766,7 +766,7 @@ FAULTS = {
     "hang": (TimeoutError, "no answer in 2.0 seconds"),
     "observation": (RuntimeError, "the observation has nan"),
     "reward": (RuntimeError, "the reward is inf"),
-    "huge": (RuntimeError, "the reward is 1e+300, which is more than float32 can hold"),
+    "huge": (RuntimeError, "the reward is 1e+300, which is larger than float32 can hold"),
     "exit": (RuntimeError, "SystemExit: 0"),
 }
 BROKEN = {"seed": 3, "options": {"allow_import": True, "timeout": 2.0}}

@@ -159,7 +159,7 @@ def test_old_trajectories_are_enough() -> None:
 def memory_weights(memory: online.Trajectories) -> np.ndarray:
     """1 for the pairs that were tried."""
     weights = np.zeros(memory.shape)
-    weights[memory.x, memory.a] = 1
+    weights[memory.states, memory.actions] = 1
     return weights
 
 
