@@ -33,12 +33,12 @@ OPTIONS = (
 
 def write(folder: Path, results: Path, *, with_theory: bool = True) -> Path:
     """Write a page of stored results, and of the theory unless told otherwise; return its path."""
-    from offtrace.report import folder as room
+    from offtrace.report import folder as report_folder
     from offtrace.report.theory import theory_section
 
     found = studies(read([results]))
     sections = [theory_section()] if with_theory else []
-    return room.write(folder, found, extra_sections=sections, command="a test", formats=())
+    return report_folder.write(folder, found, extra_sections=sections, command="a test", formats=())
 
 
 def emulate(browser: Any, *, width: int = 1400, scheme: str = "light") -> None:

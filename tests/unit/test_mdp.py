@@ -30,7 +30,7 @@ from offtrace.mdp import (
     icu_sepsis,
     random_walk,
 )
-from offtrace.mdp import gymnasium as room
+from offtrace.mdp import gymnasium as adapter
 
 UP, RIGHT, DOWN, LEFT = range(4)
 SIZES = st.tuples(st.integers(1, 6), st.integers(1, 3))
@@ -429,7 +429,7 @@ def test_first_states_are_counted_where_the_environment_does_not_say() -> None:
     before = env.np_random.bit_generator.state
     mdp = from_gymnasium(env, gamma=0.9)
     assert env.np_random.bit_generator.state == before, "the user's environment was touched"
-    assert abs(mdp.start[1] - 0.25) < 5 * np.sqrt(0.25 * 0.75 / room.NUM_RESETS)
+    assert abs(mdp.start[1] - 0.25) < 5 * np.sqrt(0.25 * 0.75 / adapter.NUM_RESETS)
     assert mdp.name == "Coin"
     np.testing.assert_array_equal(from_gymnasium(env, gamma=0.9, start=[0.0, 1.0]).start, [0, 1])
 
@@ -454,7 +454,7 @@ def test_icu_sepsis(inadmissible: str) -> None:
 def test_icu_sepsis_gives_the_published_returns() -> None:
     """0.78 for random actions, 0.78 for the clinicians and 0.88 for the best policy (Choudhary et al. 2024)."""
     mdp = icu_sepsis(gamma=1.0)
-    expert = room._imported("icu_sepsis").ICUSepsisEnv().expert_policy
+    expert = adapter._imported("icu_sepsis").ICUSepsisEnv().expert_policy
 
     def value(pi: np.ndarray) -> float:
         step = np.zeros((716, 716))
