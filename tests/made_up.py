@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.store import Store
 
 MADE = {
@@ -38,19 +38,19 @@ def specs(
     ]
 
 
-def reports(spec: Mapping[str, Any], ticks: int = 25) -> list[Report]:
+def reports(spec: Mapping[str, Any], ticks: int = 25) -> list[TickRecord]:
     """A learning curve that rises to what the algorithm can, and falls for Q(λ) with a large λ."""
     rng = random.Random(repr(sorted(spec.items())))
     lambda_, trace = spec["lambda_"], spec["trace"]
     skill = SKILL.get(trace, 0.5) + 0.15 * lambda_ - (0.6 * lambda_ if trace == "q_lambda" and lambda_ > 0.5 else 0.0)
     scale = (1 + len(spec["env"]) % 3) * 10.0 ** (len(spec["env"]) % 4)
     c = {"retrace": 0.8, "tree_backup": 0.45, "q_lambda": 1.0}.get(trace, 0.0) * lambda_
-    found = [Report(0, 0, 0, 0, *[math.nan] * 2, 1.0, 2.5e-4, *[math.nan] * 7, (math.nan,) * 5)]
+    found = [TickRecord(0, 0, 0, 0, *[math.nan] * 2, 1.0, 2.5e-4, *[math.nan] * 7, (math.nan,) * 5)]
     for tick in range(1, ticks + 1):
         share = tick / ticks
         value = scale * (skill * (1 - math.exp(-4 * share)) + rng.gauss(0, 0.05))
         found.append(
-            Report(
+            TickRecord(
                 tick,
                 2000 * tick,
                 500 * tick,
@@ -79,7 +79,7 @@ def store(
     failing: Mapping[int, str] | None = None,
     unfinished: Sequence[int] = (),
     made: Mapping[str, Any] = MADE,
-    told: Callable[[Mapping[str, Any]], Sequence[Report]] = reports,
+    told: Callable[[Mapping[str, Any]], Sequence[TickRecord]] = reports,
 ) -> Path:
     """Writes these runs. By their place in the list: `failing` with a text, `unfinished` never begun.
 

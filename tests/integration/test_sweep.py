@@ -23,7 +23,7 @@ import pytest
 from rich.console import Console
 
 from offtrace.agent import disk, training
-from offtrace.agent.checkpoints import Lock
+from offtrace.agent.checkpoints import FolderLock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
 from offtrace.experiments import engine, spec
@@ -340,7 +340,7 @@ def test_a_begun_pack_stays_if_it_is_not_to_blame(tmp_path: Path, monkeypatch: p
         with Store(path, read_only=True) as store:
             return [run.failure or "" for run in store.runs()]
 
-    with Lock(begun):
+    with FolderLock(begun):
         assert all("`folder` is in use" in failure for failure in failures())
 
     def refuse(_: object) -> None:

@@ -34,8 +34,9 @@ import tyro
 from offtrace.agent import checkpoints, disk, memory, runs, telemetry, training
 from offtrace.agent.policy import load_policy
 from offtrace.agent.runs import TICK
-from offtrace.agent.runtimes import Synchronous, refuse_shapes
+from offtrace.agent.settings import check_shapes
 from offtrace.agent.spec import Plan, TrainSpec, from_json, resolved
+from offtrace.agent.synchronous import Synchronous
 from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 from offtrace.cli import main
@@ -131,7 +132,7 @@ class Notes(Watcher):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def says(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         self.lines.append(line)
 
 
@@ -189,8 +190,8 @@ def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path:
         result = train(spec(*name), tmp_path, resume=part > 0, stop=after(num_ticks))
         assert not result.finished
         if name[0] == "pocket/catch":
-            assert len(result.reports) == ((1, 3, 6, 6) if name == RUNS[0] else (3,))[part]
-            assert checkpoints.load(tmp_path).number == (len(result.reports) - 1) * TICK
+            assert len(result.history) == ((1, 3, 6, 6) if name == RUNS[0] else (3,))[part]
+            assert checkpoints.load(tmp_path).number == (len(result.history) - 1) * TICK
     assert train(spec(*name), tmp_path, resume=True).finished
     assert digest(tmp_path) == digest(whole(*name))
 
@@ -207,13 +208,13 @@ def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path
     num_ticks = 0
 
     class Counting(Watcher):
-        def ticks(self, reports: Sequence[Any]) -> None:
+        def on_tick(self, reports: Sequence[Any]) -> None:
             nonlocal num_ticks
             num_ticks += 1
 
     evaluated = train(mine, tmp_path, resume=True, watcher=Counting(), stop=lambda: num_ticks == LAST - 1)
     assert not evaluated.finished
-    assert len(evaluated.reports) == LAST + 1
+    assert len(evaluated.history) == LAST + 1
     assert train(mine, tmp_path, resume=True).finished
     assert digest(tmp_path) == digest(whole("CartPole-v1", "retrace"))
 
@@ -224,7 +225,7 @@ def test_a_stop_does_not_wait_for_a_long_tick(
     name: tuple[str, ...], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long tick is run in pieces, and saved between any two of them, also while the memory fills."""
-    monkeypatch.setattr("offtrace.agent.runtimes.PIECE_SECONDS", 0.0)  # a tick is two pieces, and all are asked
+    monkeypatch.setattr("offtrace.agent.synchronous.PIECE_SECONDS", 0.0)  # a tick is two pieces, and all are asked
     mine = population() if name == ("population",) else spec(*name)
     numbers = []
     for part, num_pieces in enumerate((3, 4, 4)):
@@ -260,7 +261,7 @@ def test_members_must_fit_together() -> None:
         (spec(), spec(trace="recursive_retrace"), "trace"),
     ):
         with pytest.raises(ValueError, match=f"`{wrong}`.*Train them apart"):
-            refuse_shapes([resolved(one), resolved(other)])
+            check_shapes([resolved(one), resolved(other)])
     with pytest.raises(ValueError, match="`spec` must be at least one"):
         train([])
     with pytest.raises(ValueError, match="Train them apart"):
@@ -298,8 +299,8 @@ def test_tick_0_is_untrained(tmp_path: Path) -> None:
 def test_evaluations_on_the_way_change_nothing(whole: Whole) -> None:
     result = train(spec(evaluation_ticks=2))
     expected = telemetry.read(whole("pocket/catch", "retrace") / "progress.jsonl")
-    assert [r.evaluation is not None for r in result.reports] == [True, False, True, False, True, False]
-    assert repr([r._replace(evaluation=None) for r in result.reports]) == repr(expected)
+    assert [r.evaluation is not None for r in result.history] == [True, False, True, False, True, False]
+    assert repr([r._replace(evaluation=None) for r in result.history]) == repr(expected)
 
 
 def test_too_short_to_learn() -> None:
@@ -322,7 +323,7 @@ from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 
 class Says(Watcher):
-    def ticks(self, reports):
+    def on_tick(self, reports):
         print("tick", flush=True)
 
 folder = Path(sys.argv[1])
@@ -408,8 +409,8 @@ def test_second_process_is_refused(whole: Whole) -> None:
     folder = whole("pocket/catch", "retrace")
     before = digest(folder)
     code = (
-        "import sys; from pathlib import Path; from offtrace.agent.checkpoints import Lock\n"
-        "with Lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from offtrace.agent.checkpoints import FolderLock\n"
+        "with FolderLock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -464,7 +465,7 @@ def test_finished_is_read_back(whole: Whole, tmp_path: Path) -> None:
     notes = Notes()
     again = train(spec(), folder, resume=True, watcher=notes)
     assert again.finished
-    assert len(again.reports) == LAST + 1
+    assert len(again.history) == LAST + 1
     assert any("finished already" in line for line in notes.lines)
     with pytest.raises(ValueError, match="holds a run that is finished already"):
         train(spec(), folder)
@@ -580,7 +581,7 @@ def test_a_coarser_clock_does_not_end_a_run_early(tick_steps: int, later: list[i
     """`num_steps` decides when it ends, and not how many ticks there were; nor does a finer one lengthen it."""
     train(spec(), tmp_path, stop=after(3))
     result = train(spec(tick_steps=tick_steps), tmp_path, resume=True, allow_changes=True)
-    assert [report.num_steps for report in result.reports] == [0, 40, 80, *later]
+    assert [report.num_steps for report in result.history] == [0, 40, 80, *later]
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -847,15 +848,15 @@ def test_divergence_ends_a_run(
 def test_divergence_in_a_population(whole: Whole) -> None:
     """The others go on, and do not notice."""
     results = train(population(step_size=1e30))
-    assert any("updates were not applied" in event for event in results[1].reports[2].events)
+    assert any("updates were not applied" in event for event in results[1].history[2].events)
     for i in (0, 2, 3):
         expected = (whole("population") / f"progress-{i}.jsonl").read_bytes()
-        assert b"".join(map(telemetry._line, results[i].reports)) == expected
+        assert b"".join(map(telemetry._line, results[i].history)) == expected
 
 
 def test_values_beyond_any_return() -> None:
     result = train(spec(step_size=100.0))
-    event = result.reports[-1].events[0]
+    event = result.history[-1].events[0]
     assert event.startswith("|Q| reached ")
     assert event.endswith("beyond any possible return of 1")
 
@@ -884,7 +885,7 @@ def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert checkpoints.load(tmp_path / "run").number == TICK
     with (
         pytest.raises(MemoryError, match="fewer than 4 members"),
-        training._explained_memory(SimpleNamespace(specs=[resolved(one) for one in population()]), None),
+        training._explain_memory(SimpleNamespace(specs=[resolved(one) for one in population()]), None),
     ):
         advance(SimpleNamespace(), None, 1, learns=True)
     monkeypatch.chdir(tmp_path)
@@ -1116,7 +1117,7 @@ def test_typed_is_read_back() -> None:
 SPREADS = """
 import json, sys
 import jax
-from offtrace.agent.runtimes import Synchronous
+from offtrace.agent.synchronous import Synchronous
 from offtrace.agent.spec import from_json
 from offtrace.agent.training import train
 

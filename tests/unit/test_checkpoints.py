@@ -20,7 +20,7 @@ import pytest
 import safetensors.numpy
 
 from offtrace.agent import checkpoints, disk
-from offtrace.agent.checkpoints import ARRAYS, MANIFEST, Checkpoint, Lock, load, numbers, save, writable
+from offtrace.agent.checkpoints import ARRAYS, MANIFEST, Checkpoint, FolderLock, check_writable, load, numbers, save
 
 DTYPES = ["bool", "uint8", "int32", "int64", "uint32", "float16", "float32", "float64"]
 RECORD = {"step": 3, "names": ["é", "\udc80", "\n"], "rng": {"state": 2**127 + 1}, "rate": 0.1, "none": None}
@@ -30,7 +30,7 @@ import errno, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 from offtrace.agent import checkpoints, disk
-from offtrace.agent.checkpoints import Lock, load, numbers, save, writable
+from offtrace.agent.checkpoints import FolderLock, load, numbers, save, check_writable
 
 def state(number):
     return {"a": np.arange(3000) * number, "b": np.full((7, 5), number % 2 == 0)}, {"number": number}
@@ -381,7 +381,7 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
             reader, writer = os.pipe()
             pid = os.fork()
             if not pid:
-                with Lock(folder):
+                with FolderLock(folder):
                     number = load(folder, warn=warn).number
                     while True:
                         number += 1
@@ -539,7 +539,7 @@ def test_a_true_limit_on_file_size(tmp_path: Path, limit: int) -> None:
         else:
             raise AssertionError
         try:
-            writable(folder)
+            check_writable(folder)
         except OSError as error:
             assert sys.argv[2] in "01" and error.errno == errno.EFBIG and "`folder` must be" in str(error), error
         else:
@@ -617,7 +617,7 @@ def test_a_link_in_place_of_all(tmp_path: Path) -> None:
     two(tmp_path / "other")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "other" / "checkpoints")
-    for use in (load, numbers, writable, lambda folder: save(folder, {}, {}, number=3)):
+    for use in (load, numbers, check_writable, lambda folder: save(folder, {}, {}, number=3)):
         with pytest.raises(ValueError, match="must not be a link"):
             use(tmp_path / "run")
     assert numbers(tmp_path / "other") == [1, 2]
@@ -771,23 +771,23 @@ def test_a_pickle_is_never_run(tmp_path: Path, name: str) -> None:
 
 
 def test_one_lock_in_one_process(tmp_path: Path) -> None:
-    lock = Lock(tmp_path)
+    lock = FolderLock(tmp_path)
     with lock:
-        for second in (lock, Lock(tmp_path)):
+        for second in (lock, FolderLock(tmp_path)):
             with pytest.raises(ValueError, match=rf"process {os.getpid()} holds .*lock'.* another folder"), second:
                 pass
-        with pytest.raises(ValueError), Lock(tmp_path):  # a refusal has not let go of it
+        with pytest.raises(ValueError), FolderLock(tmp_path):  # a refusal has not let go of it
             pass
-    with lock, pytest.raises(ValueError), Lock(tmp_path):
+    with lock, pytest.raises(ValueError), FolderLock(tmp_path):
         pass
     with pytest.raises(KeyError), lock:
         raise KeyError
-    with Lock(tmp_path):
+    with FolderLock(tmp_path):
         pass
 
 
 HOLD = """
-with Lock(folder):
+with FolderLock(folder):
     if sys.argv[2] == "fork":
         told, tell = os.pipe()
         if not os.fork():
@@ -810,11 +810,11 @@ def test_locks_between_processes_and_after_a_kill(tmp_path: Path, children: str)
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
             for _ in range(2):
-                with pytest.raises(ValueError, match=rf"process {holder.pid} holds"), Lock(tmp_path):
+                with pytest.raises(ValueError, match=rf"process {holder.pid} holds"), FolderLock(tmp_path):
                     pass
             holder.kill()
             holder.wait()
-            with Lock(tmp_path):
+            with FolderLock(tmp_path):
                 assert int((tmp_path / "lock").read_text()) == os.getpid()
         finally:
             os.killpg(holder.pid, 9) if children == "fork" else holder.kill()
@@ -823,15 +823,15 @@ def test_locks_between_processes_and_after_a_kill(tmp_path: Path, children: str)
 def test_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine")
     (tmp_path / "lock").symlink_to(tmp_path / "outside")
-    with pytest.raises(OSError), Lock(tmp_path):
+    with pytest.raises(OSError), FolderLock(tmp_path):
         pass
     assert (tmp_path / "outside").read_text() == "mine"
 
 
 def test_a_lock_with_anything_inside(tmp_path: Path) -> None:
-    with Lock(tmp_path):
+    with FolderLock(tmp_path):
         (tmp_path / "lock").write_bytes(b"\x1b[31m")
-        with pytest.raises(ValueError, match="process of unknown id holds"), Lock(tmp_path):
+        with pytest.raises(ValueError, match="process of unknown id holds"), FolderLock(tmp_path):
             pass
 
 
@@ -841,12 +841,12 @@ def test_a_lock_with_anything_inside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a b", "ünï/日本/😀", "new\nline", "-x", "$HOME; 'q'\"", "a" * 200])
 def test_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
-    writable(folder)
+    check_writable(folder)
     assert os.listdir(folder) == []
-    with Lock(folder):
+    with FolderLock(folder):
         _, other = two(folder)
     assert_state(load(folder), 2)
-    writable(folder)
+    check_writable(folder)
     assert sorted(os.listdir(folder)) == ["checkpoints", "lock"]
     (other / ARRAYS).unlink()
     assert_falls_back(folder)
@@ -854,7 +854,7 @@ def test_any_name(tmp_path: Path, name: str) -> None:
 
 def test_relative_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    writable(Path("run"))
+    check_writable(Path("run"))
     two(Path("run"))
     two(Path("."))
     assert_state(load(tmp_path / "run"), 2)
@@ -864,13 +864,13 @@ def test_relative_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError, match="`folder` must be a directory"):
-        writable(tmp_path / "file")
+        check_writable(tmp_path / "file")
     with pytest.raises(NotADirectoryError, match="`folder` must be a directory"):
-        writable(tmp_path / "file" / "run" / "deeper")
+        check_writable(tmp_path / "file" / "run" / "deeper")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").touch()
     with pytest.raises(NotADirectoryError, match="`folder` must be a directory"):
-        writable(tmp_path / "run")
+        check_writable(tmp_path / "run")
     with pytest.raises(FileExistsError, match="checkpoint 1 was not saved"):
         save(tmp_path / "run", *state(1), number=1)
 
@@ -888,12 +888,12 @@ def test_no_permission() -> None:
                 os.setuid(65534)
             for inner, refused in (("run", "run"), ("run/new", "run/new"), ("good", "good")):
                 try:
-                    writable(folder / inner)
+                    check_writable(folder / inner)
                 except PermissionError as error:
                     assert "`folder` must be" in str(error) and error.filename == str(folder / refused), error
                 else:
                     raise AssertionError(inner)
-            writable(folder / "good" / "new" / "deeper")
+            check_writable(folder / "good" / "new" / "deeper")
             assert os.listdir(folder / "run") == [] and sorted(os.listdir(folder / "good")) == ["checkpoints", "new"]
             try:
                 save(folder / "run", *state(1), number=1)
@@ -933,10 +933,10 @@ def test_an_unreadable_sector_falls_back(tmp_path: Path, monkeypatch: pytest.Mon
 def test_descriptors_are_closed(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     _, other = two(tmp_path)
-    with Lock(tmp_path):
+    with FolderLock(tmp_path):
         for _ in mutations(other, np.random.default_rng(2), 30):
             load(tmp_path, warn=lambda line: None)
-            with pytest.raises(ValueError), Lock(tmp_path):
+            with pytest.raises(ValueError), FolderLock(tmp_path):
                 pass
     assert (len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0) == before
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

@@ -9,12 +9,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.verbs.display import LEVELS, Display, sparkline
 from offtrace.verbs.numbers import duration
 
 NAN, INF = math.nan, math.inf
-UNTRAINED = Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5)
+UNTRAINED = TickRecord(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5)
 LABELS = ("Return", "Traces", "Off-policy", "Learner")
 
 
@@ -26,7 +26,7 @@ def _known_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def report(tick: int, *, size: int = 1000, **changes: object) -> Report:
+def report(tick: int, *, size: int = 1000, **changes: object) -> TickRecord:
     common = {
         "tick": tick,
         "num_steps": size * tick,
@@ -45,7 +45,7 @@ def report(tick: int, *, size: int = 1000, **changes: object) -> Report:
         "gradient": 0.125,
         "off_policy_by_age": (0.0, 0.125, 0.25, 0.5, 1.0),
     }
-    return Report(**(common | changes))
+    return TickRecord(**(common | changes))
 
 
 class Clock:
@@ -79,7 +79,9 @@ def view(display: Display) -> list[str]:
     return visible(capture.get())[:-1]
 
 
-def shown(width: int, reports: Iterable[Report], total_steps: int = 10_000, clock: Clock | None = None) -> Display:
+def shown(
+    width: int, reports: Iterable[TickRecord], total_steps: int = 10_000, clock: Clock | None = None
+) -> Display:
     clock = clock or Clock()
     display = Display(terminal(width), "catch", "8 actors", total_steps, clock=clock)
     for given in reports:
@@ -140,7 +142,7 @@ EXTREMES = {
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 @pytest.mark.parametrize("reports", EXTREMES.values(), ids=EXTREMES)
 @pytest.mark.parametrize("total_steps", [0, 1, 10_000, 10**9, 10**18])
-def test_never_wider_than_the_terminal(reports: list[Report], width: int, total_steps: int) -> None:
+def test_never_wider_than_the_terminal(reports: list[TickRecord], width: int, total_steps: int) -> None:
     display = shown(width, reports, total_steps)
     display.title, display.subtitle = "a long title " * 30, "漢字" * 100
     lines = view(display)

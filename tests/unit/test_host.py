@@ -40,7 +40,7 @@ def driven() -> Iterator[tuple[Host, HostState, list[tuple[int, int, int]]]]:
     state, seen = host.start(), []
     for number in range(FILL + LEARN):
         state, _ = host.advance(state, 1, learns=number >= FILL)
-        host.over(state)
+        host.end_tick(state)
         seen.append((*host.counts(state), int(state.member.replay.num_steps)))
     yield host, state, seen
     host.close()
@@ -86,12 +86,12 @@ def test_restored_is_the_same(driven: Any) -> None:
     arrays = host.arrays(state)
     other = Host(make("gymnasium/CartPole-v1"), [plan()])
     try:
-        again = other.restored(arrays)
+        again = other.restore(arrays)
         assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
         assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
         wrong = {**arrays, "observation": arrays["observation"] + 1}
-        with pytest.raises(ValueError, match="is not where it was after the same 50 actions"):
-            other.restored(wrong)
+        with pytest.raises(ValueError, match="is in another state than before after the same 50 actions"):
+            other.restore(wrong)
     finally:
         other.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.agent import learner
-from offtrace.agent.learner import Batch, Choice, Hyper, LearnerSpec
+from offtrace.agent.learner import Batch, Hyper, LearnerSpec, TraceByIndex
 
 STATES, ACTIONS, LENGTH, WINDOWS = 11, 3, 9, 5
 STEP_SIZE, REGULARISATION, DECAY = 0.1, 1e-3, 0.99
@@ -115,7 +115,7 @@ def test_the_update_is_the_papers(clamp: float | None) -> None:
         expected = expected_parameters(name, 0.8, params, given, clamp)
         assert found[name] == pytest.approx(expected, abs=1e-12), name
         if name in learner.MARKOV:
-            choice = Choice(learner.MARKOV.index(name), 0.8)
+            choice = TraceByIndex(learner.MARKOV.index(name), 0.8)
             assert updated({"": choice}, given, spec, params)[""] == pytest.approx(expected, abs=1e-12), name
 
 
@@ -191,7 +191,7 @@ def test_a_member_of_a_population_equals_itself_alone() -> None:
         jnp.full(5, 0.9),
         jnp.linspace(0.01, 0.2, 5),
         jnp.full(5, 1e-3),
-        Choice(kinds, jnp.linspace(0.1, 1, 5)),
+        TraceByIndex(kinds, jnp.linspace(0.1, 1, 5)),
         jnp.ones(5),
     )
 
@@ -260,7 +260,7 @@ def test_the_effective_length_ends_with_a_life() -> None:
 
 
 def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
-    """So says `Progress`, and so says `Report`."""
+    """So says `UpdateRecord`, and so says `Report`."""
     hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     params = jnp.asarray(np.random.default_rng(0).normal(size=(STATES, ACTIONS)))
     norms = []
@@ -289,7 +289,7 @@ def test_the_target_network_is_renewed_when_a_period_ends_among_several_updates(
     spec, hyper = LearnerSpec(target_period=10), Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     state = learner.init(jnp.ones((1, 2)), spec, hyper)._replace(target_params=jnp.zeros((1, 2)))
     renewed = [
-        bool((learner.renewed(state._replace(num_updates=jnp.int32(k)), spec, 4).target_params == 1).all())
+        bool((learner.refresh_target(state._replace(num_updates=jnp.int32(k)), spec, 4).target_params == 1).all())
         for k in range(4, 24)
     ]
     assert [k for k, yes in zip(range(4, 24), renewed, strict=True) if yes] == [10, 11, 12, 13, 20, 21, 22, 23]

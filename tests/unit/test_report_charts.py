@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import vl_convert
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.results import studies
 from offtrace.experiments.store import StoredRun, read
 from offtrace.report import charts, comparisons, curves
@@ -41,14 +41,14 @@ def words(chart) -> str:
     )
 
 
-def report(tick: int, *, steps: int = 1000, value: float = 1.0, episodes: int = 2, **measures: float) -> Report:
+def report(tick: int, *, steps: int = 1000, value: float = 1.0, episodes: int = 2, **measures: float) -> TickRecord:
     common = {"c": NAN, "cut": NAN, "effective_length": NAN, "off_policy": NAN} | measures
-    return Report(
+    return TickRecord(
         tick, steps * tick, tick, episodes, value, 9.0, 0.1, 1e-3, 0.1, 1.0, *common.values(), 0.1, (NAN,) * 5
     )
 
 
-def reports(values, **common) -> list[Report]:
+def reports(values, **common) -> list[TickRecord]:
     """Tick 0 is the untrained agent."""
     return [report(i, value=value, **common) for i, value in enumerate([NAN, *values])]
 
@@ -222,7 +222,7 @@ def test_learning_curves_need_runs_with_episodes(runs):
 # --- telemetry ----------------------------------------------------------------------------------------------
 
 
-def traced(values, **other) -> list[Report]:
+def traced(values, **other) -> list[TickRecord]:
     return [report(i, c=value, cut=1 - value, **other) for i, value in enumerate([NAN, *values])]
 
 

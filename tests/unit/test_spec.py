@@ -38,7 +38,7 @@ WRONG: list[tuple[str, Any, str]] = [
     *((name, value, "a finite number above 0") for name in POSITIVE for value in (0, -1.0, math.inf, math.nan, "1")),
     *((name, value, "one of ") for name in CHOICES for value in ("", "nonsense", 3)),
     *((name, value, "True or False") for name in SWITCHES for value in (1, "yes")),
-    *(("options", value, "a dict of names") for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})),
+    *(("options", value, "a dict from names") for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})),
     *(("hidden_sizes", value, "whole numbers of at least 1") for value in ((), (0,), (2.0,), ("3",), (True,))),
     *((name, 2**31, "under 2³¹") for name in ("seed", "num_steps")),
     *(("env", value, "the name of an environment") for value in ("", None, 3)),
@@ -190,7 +190,7 @@ def test_through_json_and_back() -> None:
 
 def test_json_of_another_version() -> None:
     there = to_json(resolved(TrainSpec(env="pocket/catch")))
-    with pytest.raises(ValueError, match="a spec has no 'added', 'later'; it was written by another version"):
+    with pytest.raises(ValueError, match="a spec must not have 'added', 'later'; it was written by another version"):
         from_json({**there, "later": 1, "added": 2})
     with pytest.raises(ValueError, match="`gamma` must be in"):
         from_json({**there, "gamma": 2})

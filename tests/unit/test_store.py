@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments import database as module
 from offtrace.experiments.processes import Claim
 from offtrace.experiments.records import seal
@@ -32,8 +32,8 @@ NAN, INF = math.nan, math.inf
 MADE = {"version": "0.1.0", "commit": "4e1c9ab", "machine": "a desk", "python": "3.11"}
 
 
-def report(tick: int, q: float = 8.5) -> Report:
-    return Report(tick, 64 * tick, 16 * tick, 2, -3.25, 41.0, 0.1, 2.5e-4, 0.03125, q, *[0.25] * 5, (0.0, 0.5))
+def report(tick: int, q: float = 8.5) -> TickRecord:
+    return TickRecord(tick, 64 * tick, 16 * tick, 2, -3.25, 41.0, 0.1, 2.5e-4, 0.03125, q, *[0.25] * 5, (0.0, 0.5))
 
 
 def spec(seed: int = 0, **changes: object) -> dict[str, Any]:
@@ -57,7 +57,7 @@ import os, random, signal, sys, time, traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.store import Store
 path = Path(sys.argv[1])
 
@@ -116,7 +116,7 @@ def only(store: Store, **where: Any) -> StoredRun:
 # -- round trips ---------------------------------------------------------------------------------------------
 
 REPORTS = [
-    Report(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5),
+    TickRecord(0, 0, 0, 0, NAN, NAN, 1.0, 2.5e-4, *[NAN] * 7, (NAN,) * 5),
     report(1),
     report(2)._replace(evaluation=12.5, off_policy_by_age=(0.5, INF, NAN)),
     report(3)._replace(events=("Q reached 1234", 'λ\n"quoted" \\ \x1b[31m \x00', "'; DROP TABLE runs; --")),
@@ -149,7 +149,7 @@ def test_a_run_comes_back_bit_by_bit(path: Path) -> None:
 def test_random_numbers_come_back_bit_by_bit(store: Store) -> None:
     rng = random.Random(0)
     numbers = [struct.unpack("<d", rng.randbytes(8))[0] for _ in range(11 * 500)]
-    reports = [Report(i, i, i, i, *numbers[11 * i : 11 * i + 11], ()) for i in range(500)]
+    reports = [TickRecord(i, i, i, i, *numbers[11 * i : 11 * i + 11], ()) for i in range(500)]
     (run_id,) = store.register([spec()], MADE)
     store.write(run_id, reports)
     assert bits(only(store).reports) == bits(reports)
@@ -165,7 +165,7 @@ def test_what_sqlite_has_no_word_for(store: Store) -> None:
 
 def test_the_columns_are_the_fields_of_a_report(store: Store, path: Path) -> None:
     names = [name for _, name, *_ in query(path, "PRAGMA table_info(reports)")]
-    assert names == ["run", *Report._fields]
+    assert names == ["run", *TickRecord._fields]
 
 
 def test_a_checksum_is_of_every_number_and_of_nothing_else(path: Path) -> None:

@@ -169,7 +169,7 @@ def test_train_is_the_agent_s() -> None:
     assert list(parameters)[:2] == ["spec", "output"] == list(inspect.signature(offtrace.train).parameters)[:2]
     for name in list(parameters)[2:]:
         assert f"`{name}`" in (offtrace.train.__doc__ or "")
-    with pytest.raises(ValueError, match="`spec` must be at least one"):
+    with pytest.raises(ValueError, match="`spec` must not be empty"):
         offtrace.train([])
 
 

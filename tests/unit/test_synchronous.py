@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.agent import learner, replay, synchronous
-from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
+from offtrace.agent import learner, population, replay
+from offtrace.agent.learner import MARKOV, Hyper, LearnerSpec, TraceByIndex
+from offtrace.agent.population import Iterations, TickSummary
+from offtrace.agent.program import Member, Probe, Program, ProgramSpec, Settings, epsilon, learn, make_program
 from offtrace.agent.schedules import SwitchingEpsilon
-from offtrace.agent.synchronous import Exploration, Iterations, Member, Probe, Program, ProgramSpec, Settings, Tick
 from offtrace.environments import make
 
 SPEC = ProgramSpec(
@@ -38,9 +39,9 @@ TICK = 10
 
 
 def settings(*, lambda_: float = 0.9, kind: str = "retrace", step_size: float = 1e-3) -> Settings:
-    trace = Choice(jnp.int32(MARKOV.index(kind)), jnp.float32(lambda_))
+    trace = TraceByIndex(jnp.int32(MARKOV.index(kind)), jnp.float32(lambda_))
     hyper = Hyper(jnp.float32(0.9), jnp.float32(step_size), jnp.float32(1e-8), trace)
-    alone = Settings(hyper, Exploration(jnp.float32(1.0), jnp.float32(0.1), jnp.float32(2000)), jnp.float32(jnp.inf))
+    alone = Settings(hyper, *map(jnp.float32, (1.0, 0.1, 2000, jnp.inf)))
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
 
 
@@ -52,44 +53,46 @@ def key(seed: int) -> jax.Array:
 @functools.cache
 def program(spec: ProgramSpec = SPEC) -> Program:
     """Episodes have five steps."""
-    return synchronous.program(make("pocket/catch", rows=6, columns=5), spec)
+    return make_program(make("pocket/catch", rows=6, columns=5), spec)
 
 
 @functools.cache
 def compiled(function: Any, spec: ProgramSpec = SPEC, **options: Any) -> Any:
-    """A function of `synchronous` for that program."""
+    """A function of `population` for that program."""
     return jax.jit(functools.partial(function, program(spec), **options))
 
 
-def filled(chosen: Settings, keys: jax.Array, spec: ProgramSpec = SPEC) -> tuple[Member, Tick]:
+def filled(chosen: Settings, keys: jax.Array, spec: ProgramSpec = SPEC) -> tuple[Member, TickSummary]:
     """New members with as many steps as they need before they learn."""
-    return acted(compiled(synchronous.init, spec)(chosen, keys), chosen, spec)
+    return acted(compiled(population.init, spec)(chosen, keys), chosen, spec)
 
 
-def acted(members: Member, chosen: Settings, spec: ProgramSpec = SPEC) -> tuple[Member, Tick]:
-    table = synchronous.no_iterations(program(spec), len(members.key), spec.fill, learns=False)
-    run = compiled(synchronous.iterate, spec, block=1, learns=False)
+def acted(members: Member, chosen: Settings, spec: ProgramSpec = SPEC) -> tuple[Member, TickSummary]:
+    table = population.empty_table(program(spec), len(members.key), spec.fill, learns=False)
+    run = compiled(population.iterate, spec, block=1, learns=False)
     members, table = run(members, chosen, table, 0, spec.fill)
-    return members, synchronous.summary(table)
+    return members, population.summarize(table)
 
 
-def learned(members: Member, chosen: Settings, bounds: Sequence[int] = (0, TICK)) -> tuple[Member, Tick]:
+def learned(members: Member, chosen: Settings, bounds: Sequence[int] = (0, TICK)) -> tuple[Member, TickSummary]:
     """A tick that is run in pieces between these bounds, in blocks of one iteration or of ten."""
     block = math.gcd(*bounds, TICK)
-    table = synchronous.no_iterations(program(), len(members.key), bounds[-1], learns=True)
+    table = population.empty_table(program(), len(members.key), bounds[-1], learns=True)
     for start, until in itertools.pairwise(bounds):
-        members, table = compiled(synchronous.iterate, block=block, learns=True)(members, chosen, table, start, until)
-    return members, synchronous.summary(table)
+        members, table = compiled(population.iterate, block=block, learns=True)(members, chosen, table, start, until)
+    return members, population.summarize(table)
 
 
 def probed(members: Member, chosen: Settings) -> Probe:
-    return compiled(synchronous.probe)(members, chosen, jax.random.key(0))
+    return compiled(population.probe)(members, chosen, jax.random.key(0))
 
 
 @functools.cache
 def evaluation() -> Any:
     def of(params: Any, keys: jax.Array, max_steps: int) -> tuple[jax.Array, jax.Array]:
-        return synchronous.evaluate(program(), params, settings(), keys, num_episodes=50, max_steps=max_steps)
+        episodes = population.start_episodes(program(), settings(), keys, num_episodes=50)
+        episodes = population.play_until(program(), params, settings(), episodes, max_steps, epsilon=0.0)
+        return episodes.returns, episodes.done
 
     return jax.jit(of)
 
@@ -108,7 +111,7 @@ def first(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, tree)
 
 
-def trained(**changes: Any) -> tuple[Member, Tick, Settings]:
+def trained(**changes: Any) -> tuple[Member, TickSummary, Settings]:
     chosen = settings(**changes)
     member, _ = filled(chosen, key(1))
     return (*learned(member, chosen), chosen)
@@ -168,7 +171,7 @@ EACH = ((0.0, "retrace"), (0.9, "retrace"), (1.0, "tree_backup"))
 
 
 @functools.cache
-def population() -> tuple[Settings, jax.Array, tuple[Member, Tick]]:
+def three_members() -> tuple[Settings, jax.Array, tuple[Member, TickSummary]]:
     each = [settings(lambda_=x, kind=kind) for x, kind in EACH]
     together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
     keys = jax.random.split(jax.random.key(5), 3)
@@ -178,7 +181,7 @@ def population() -> tuple[Settings, jax.Array, tuple[Member, Tick]]:
 
 def test_a_member_of_a_population_equals_itself_alone() -> None:
     """On a CPU to the last bit, as members run one after the other."""
-    _, keys, found = population()
+    _, keys, found = three_members()
     found = jax.tree.map(numbers, found)
     for i, (x, kind) in enumerate(EACH):
         mine = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1] if leaf.ndim else leaf, found)
@@ -189,18 +192,18 @@ def test_a_member_of_a_population_equals_itself_alone() -> None:
 def test_members_side_by_side_agree_with_members_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an accelerator runs. Batched products may add in another order: float32 rounding, and no action decided
     by it so early."""
-    together, keys, (in_turn, ticks) = population()
+    together, keys, (in_turn, ticks) = three_members()
 
     def run(keys: jax.Array, chosen: Settings) -> tuple[Member, Iterations]:
-        members = synchronous.init(program(), chosen, keys)
+        members = population.init(program(), chosen, keys)
         for learns, until in ((False, SPEC.fill), (True, TICK)):
-            table = synchronous.no_iterations(program(), len(keys), until, learns=learns)
-            members, table = synchronous.iterate(program(), members, chosen, table, 0, until, block=1, learns=learns)
+            table = population.empty_table(program(), len(keys), until, learns=learns)
+            members, table = population.iterate(program(), members, chosen, table, 0, until, block=1, learns=learns)
         return members, table
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     side_by_side, table = jax.jit(run)(keys, together)
-    ticks_too = synchronous.summary(table)
+    ticks_too = population.summarize(table)
     assert np.array_equal(in_turn.replay.records[..., 0], side_by_side.replay.records[..., 0])
     one, other = (jax.tree.leaves(members.learner.params) for members in (in_turn, side_by_side))
     for a, b in zip(one, other, strict=True):
@@ -220,7 +223,7 @@ def test_it_learns_to_catch() -> None:
 
 
 def test_an_evaluation_that_is_cut_short_says_so() -> None:
-    params = compiled(synchronous.init)(settings(), key(0)).learner.params
+    params = compiled(population.init)(settings(), key(0)).learner.params
     _, ended = evaluation()(params, key(9), 4)
     assert not bool(ended.any())
 
@@ -233,8 +236,8 @@ def test_the_three_schedules_of_the_paper() -> None:
 
     @jax.jit
     def epsilons(member: Member, chosen: Settings) -> tuple[jax.Array, jax.Array]:
-        probe = synchronous.probe(program(OTHER), member, chosen, jax.random.key(0))
-        return synchronous.epsilon(program(OTHER), first(member), first(chosen)), probe.epsilon
+        probe = population.probe(program(OTHER), member, chosen, jax.random.key(0))
+        return epsilon(program(OTHER), first(member), first(chosen)), probe.epsilon
 
     each, mean = map(np.asarray, epsilons(member, chosen))
     assert each.shape == (8,)
@@ -248,7 +251,7 @@ def test_windows_of_one_step_learn_what_the_learner_would() -> None:
     dqn = LearnerSpec(target_policy="greedy", double=False)
     spec = dataclasses.replace(SPEC, window=1, steps_per_update=8, network="auto", learner=dqn)
     prog, chosen = program(spec), settings(kind="one_step")
-    member = compiled(synchronous.init, spec)(chosen, key(3))
+    member = compiled(population.init, spec)(chosen, key(3))
     member = member._replace(replay=filled(chosen, key(3))[0].replay)  # of another network, which is all the same
 
     @jax.jit
@@ -256,9 +259,9 @@ def test_windows_of_one_step_learn_what_the_learner_would() -> None:
         one, alone = first(member), first(chosen)
         target = jax.tree.map(lambda leaf: leaf + 0.1, one.learner.params)
         one = one._replace(learner=one.learner._replace(target_params=target))
-        found, _ = synchronous.learn(prog, one, alone)
+        found, _ = learn(prog, one, alone)
         seen = replay.sample(one.replay, jax.random.split(one.key, 2)[1], spec.num_windows, 1)
-        batch = learner.Batch(*seen[:7], synchronous.epsilon(prog, one, alone)[seen.actor])
+        batch = learner.Batch(*seen[:7], epsilon(prog, one, alone)[seen.actor])
         expected, _ = learner.update(one.learner, batch, alone.hyper, network=prog.network, spec=spec.learner)
         return found.learner.params, expected.params
 
@@ -270,10 +273,10 @@ def test_windows_of_one_step_learn_what_the_learner_would() -> None:
 
 
 def test_the_step_size_is_annealed() -> None:
-    chosen = settings()._replace(annealing=jnp.array([480.0]))
+    chosen = settings()._replace(annealing_steps=jnp.array([480.0]))
     member, _ = learned(filled(chosen, key(1))[0], chosen)
     assert float(probed(member, chosen).step_size[0]) == pytest.approx(1e-3 * (1 - 240 / 480))
-    ended = chosen._replace(annealing=jnp.array([1.0]))
+    ended = chosen._replace(annealing_steps=jnp.array([1.0]))
     after, _ = learned(member, ended)
     assert same(after.learner.params, member.learner.params)  # a step size of 0 changes nothing
 
@@ -281,7 +284,7 @@ def test_the_step_size_is_annealed() -> None:
 def test_off_policyness_grows_with_age() -> None:
     """ε falls while the memory fills, so older rows were drawn from another policy."""
     chosen = settings()
-    chosen = chosen._replace(exploration=Exploration(jnp.ones(1), jnp.zeros(1), jnp.array([1500.0])))
+    chosen = chosen._replace(epsilon_end=jnp.zeros(1), epsilon_steps=jnp.array([1500.0]))
     member, _ = filled(chosen, key(1))
     for _ in range(8):
         member, _ = acted(member, chosen)

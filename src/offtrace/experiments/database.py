@@ -47,7 +47,7 @@ CREATE TABLE claims (
     heartbeat REAL NOT NULL                        -- its last sign of life, in seconds since 1970
 ) STRICT;
 
--- One tick of a run: the fields of telemetry.Report, where each is explained.
+-- One tick of a run: the fields of telemetry.TickRecord, where each is explained.
 CREATE TABLE reports (
     run INTEGER NOT NULL REFERENCES runs,
     tick INTEGER NOT NULL, num_steps INTEGER NOT NULL, num_updates INTEGER NOT NULL, num_episodes INTEGER NOT NULL,

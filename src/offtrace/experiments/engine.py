@@ -29,9 +29,9 @@ from operator import not_
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from offtrace.agent import programs
+from offtrace.agent import compile_cache
 from offtrace.agent.spec import Plan, from_json, to_json
-from offtrace.agent.telemetry import Report, Watcher, divergence
+from offtrace.agent.telemetry import TickRecord, Watcher, divergence
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.spec import packs
 from offtrace.experiments.store import OVER, Store, fingerprint
@@ -80,7 +80,7 @@ class End(NamedTuple):
 
 def end_of(result: Any) -> End:
     """Of a `Result` of training; the same rule for every cell, however packs are cut."""
-    return End(result.returns, result.num_unfinished, divergence(result.reports))
+    return End(result.returns, result.num_unfinished, divergence(result.history))
 
 
 def run(
@@ -110,7 +110,7 @@ def run(
         begun, others = _begun(path, missing)
         waiting = [*begun, *packed(others, jobs, on_accelerator)]
         if jobs == 0:
-            programs.keep()
+            compile_cache.enable()
             for pack in waiting:
                 if not stop():
                     work(path, pack, command, stop, watched.told)
@@ -214,14 +214,14 @@ def work(
         if not pack.ids:
             return
 
-        def write(reports: Sequence[Sequence[Report]]) -> None:
+        def write(reports: Sequence[Sequence[TickRecord]]) -> None:
             pack.write(reports)
             tick()
 
         batches = Batches(write)
         try:
             results = _results(store, pack, batches, stop)
-            pack.write([result.reports for result in results])  # one that was killed has saved more than it wrote
+            pack.write([result.history for result in results])  # one that was killed has saved more than it wrote
             if not results[0].finished:
                 return
             pack.finish([*map(end_of, results)])
@@ -237,13 +237,13 @@ def work(
 
 def _results(store: Path, pack: "Held", batches: "Batches", stop: Callable[[], bool]) -> list[Any]:
     """Of training. What is saved and cannot be resumed is removed, and the claimed cells begin anew."""
-    from offtrace.agent.checkpoints import Lock
+    from offtrace.agent.checkpoints import FolderLock
     from offtrace.agent.training import runtime_for, train
 
     folder, specs = _folder(store, pack.rows), [from_json(row) for row in pack.rows]
     resume = (folder / "spec.json").exists()
     if resume:
-        with Lock(folder):  # if it is in use, it is refused here, and stays
+        with FolderLock(folder):  # if it is in use, it is refused here, and stays
             pass
     try:
         return train(specs, folder, resume=resume, watcher=batches, stop=stop, checkpoint_seconds=30)
@@ -268,9 +268,9 @@ def _folder(store: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 def _remove(folder: Path) -> None:
     """Refused while somebody trains there. It loses its name first: who is killed on the way leaves no half of it."""
-    from offtrace.agent.checkpoints import Lock
+    from offtrace.agent.checkpoints import FolderLock
 
-    with Lock(folder):
+    with FolderLock(folder):
         gone = folder.rename(folder.with_name(f"{GONE}{folder.name}-{secrets.token_hex(4)}"))
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -299,7 +299,7 @@ class Held:
         self.rows = [*compress(self.rows, self._mine)]
         self._mine = [True] * len(self.ids)
 
-    def write(self, reports: Sequence[Sequence[Report]]) -> None:
+    def write(self, reports: Sequence[Sequence[TickRecord]]) -> None:
         """Of each row; none of any is a sign of life."""
         self._store.write_all(dict(zip(self.ids, compress(reports, self._mine), strict=True)))
 
@@ -320,16 +320,16 @@ class Held:
 class Batches(Watcher):
     """Reports of each cell: the first at once, as a sign that it has begun, then a few seconds' worth at a time."""
 
-    def __init__(self, send: Callable[[list[list[Report]]], None]) -> None:
+    def __init__(self, send: Callable[[list[list[TickRecord]]], None]) -> None:
         self.begun = False
         self._send = send
-        self._kept: list[list[Report]] = []
+        self._kept: list[list[TickRecord]] = []
         self._sent = -math.inf
 
-    def ticks(self, reports: Sequence[Report]) -> None:
+    def on_tick(self, records: Sequence[TickRecord]) -> None:
         self.begun = True
-        self._kept = self._kept or [[] for _ in reports]
-        for kept, report in zip(self._kept, reports, strict=True):
+        self._kept = self._kept or [[] for _ in records]
+        for kept, report in zip(self._kept, records, strict=True):
             kept.append(report)
         if time.monotonic() - self._sent > WRITE_SECONDS:
             self.flush()
@@ -422,7 +422,7 @@ def _child(store: str, ids: Sequence[int], command: str, parent: int) -> None:
     try:
         with Store(path) as opened:
             pack = opened.specs(ids)
-        programs.keep()
+        compile_cache.enable()
         if not asked.is_set():
             work(path, pack, command, lambda: asked.is_set() or os.getppid() != parent)
     except OSError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offtrace.agent.telemetry import LISTS, Report, from_row
+from offtrace.agent.telemetry import LISTS, TickRecord, from_row
 from offtrace.experiments.database import REMEDY, Damaged, Database
 from offtrace.experiments.rows import run_row
 
@@ -36,7 +36,7 @@ class StoredRun:
     status: str
     """`missing`, `running` or `failed`; `done`, with scores; `diverged`, which is over, too, but has no score."""
     failure: str | None
-    reports: tuple[Report, ...]
+    reports: tuple[TickRecord, ...]
     returns: tuple[float, ...]
     num_unfinished: int | None
     provenance: dict[str, str | None]
@@ -108,7 +108,7 @@ def _read(database: Database, wanted: Mapping[str, Any]) -> list[tuple[Any, Stor
     """Rows of `runs`, and the runs that they are of."""
     where = " AND ".join(["TRUE", *(f"runs.{name} = :{name}" for name in wanted)])
     joined = f"JOIN runs ON runs.id = run WHERE {where} ORDER BY run"
-    reports: dict[int, list[Report]] = {}
+    reports: dict[int, list[TickRecord]] = {}
     returns: dict[int, list[float]] = {}
     made = _provenance(database)
     for row in database.do(f"SELECT reports.* FROM reports {joined}, tick", wanted):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from offtrace.agent.telemetry import COUNTS, LISTS, Report, to_row
+from offtrace.agent.telemetry import COUNTS, LISTS, TickRecord, to_row
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
-def report_row(report: Report) -> list[Any]:
+def report_row(report: TickRecord) -> list[Any]:
     """As SQLite has it: what JSON writes as a text, an infinity, is a number here."""
     row = to_row(report)
     plain = {name: json.dumps(row[name], allow_nan=False) for name in LISTS} | {name: row[name] for name in COUNTS}

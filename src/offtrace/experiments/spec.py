@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from offtrace.agent.learner import MARKOV
-from offtrace.agent.runtimes import NUMBERS, WORLDS
+from offtrace.agent.settings import NUMBERS, WORLDS
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.environments import on_host, program_shape
 

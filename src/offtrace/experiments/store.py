@@ -32,7 +32,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.database import Database, OldSchema
 from offtrace.experiments.processes import Claim, birth, host, is_alive
 from offtrace.experiments.records import (
@@ -243,11 +243,11 @@ class Store:
     # -- what came of it -------------------------------------------------------------------------------------
     # Who has claimed a run is alone in writing to it, and nobody writes to one that is over.
 
-    def write(self, run_id: int, reports: Sequence[Report]) -> None:
+    def write(self, run_id: int, reports: Sequence[TickRecord]) -> None:
         """These ticks, instead of all from the first of them on: a resumed run writes some a second time."""
         self.write_all({run_id: reports})
 
-    def write_all(self, reports: Mapping[int, Sequence[Report]]) -> None:
+    def write_all(self, reports: Mapping[int, Sequence[TickRecord]]) -> None:
         """The same for several runs, in one transaction."""
         rows: dict[int, list[tuple[Any, ...]]] = {}
         for run_id, ticked in reports.items():

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.results import Study
 from offtrace.report.charts import (
     alt,
@@ -77,7 +77,7 @@ MEASURES: Mapping[str, _Words] = {
 
 
 def learning_curves(
-    runs: Mapping[str, Sequence[Sequence[Report]]],
+    runs: Mapping[str, Sequence[Sequence[TickRecord]]],
     *,
     title: str,
     subtitle: str | Sequence[str] = (),
@@ -182,7 +182,7 @@ def telemetry(study: Study, lambda_: float, measure: Measure) -> alt.LayerChart:
 # -- runs as points ------------------------------------------------------------------------------------------
 
 
-def _stretches(reports: Sequence[Report], last: int, *, evaluations: bool) -> list[float]:
+def _stretches(reports: Sequence[TickRecord], last: int, *, evaluations: bool) -> list[float]:
     """Mean return of the episodes that ended in each stretch, or of its evaluations; nan where there are none."""
     total, count = np.zeros(POINTS), np.zeros(POINTS)
     for report in reports:
@@ -196,7 +196,7 @@ def _stretches(reports: Sequence[Report], last: int, *, evaluations: bool) -> li
     return [t / c if c else math.nan for t, c in zip(total, count, strict=True)]
 
 
-def _shares(reports: Sequence[Report], measure: Measure) -> Array:
+def _shares(reports: Sequence[TickRecord], measure: Measure) -> Array:
     """Mean of a measure in each stretch, (POINTS,); nan before the first one that is known.
 
     Runs of few ticks have stretches without one, which are between their neighbours.

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.verbs.numbers import UNKNOWN, count, duration, fixed, harmless, number, percent, rate
 
 RECENT = 10
@@ -56,7 +56,7 @@ class Display:
         self._began = clock()
         self._ended: float | None = None
         self._live: Live | None = None
-        self._reports: list[Report] = []
+        self._reports: list[TickRecord] = []
         self._points: deque[tuple[float, int]] = deque(maxlen=TIMED + 1)
         self._recent: tuple[float, int] = (math.nan, 0)
         self._best = math.nan
@@ -93,13 +93,13 @@ class Display:
     ) -> None:
         self._stop()
 
-    def recall(self, reports: Iterable[Report]) -> None:
+    def recall(self, reports: Iterable[TickRecord]) -> None:
         """Reports from before a run was resumed: they are in the curve, and say nothing of the speed."""
         for report in reports:
             self._take(report)
         self._told = self._tenth
 
-    def show(self, report: Report) -> None:
+    def show(self, report: TickRecord) -> None:
         """One more tick."""
         now = self._clock()
         learned = report.num_updates > (self._reports[-1].num_updates if self._reports else 0)
@@ -136,7 +136,7 @@ class Display:
 
     # -- what has been seen --
 
-    def _take(self, report: Report) -> None:
+    def _take(self, report: TickRecord) -> None:
         self._reports.append(report)
         self._recent = weighted_mean(self._reports[-RECENT:])
         self._best = best(self._best, self._recent[0])
@@ -338,7 +338,7 @@ def _joined(label: str, parts: Sequence[Part]) -> Text:
     return line
 
 
-def weighted_mean(reports: Iterable[Report], field: str = "episode_return") -> tuple[float, int]:
+def weighted_mean(reports: Iterable[TickRecord], field: str = "episode_return") -> tuple[float, int]:
     """Over all episodes that ended in these ticks, and how many those are."""
     total, episodes = 0.0, 0
     for report in reports:
@@ -354,7 +354,7 @@ def best(before: float, value: float) -> float:
     return value if math.isnan(before) else before if math.isnan(value) else max(before, value)
 
 
-def sparkline(reports: Sequence[Report], width: int) -> tuple[str, float, float]:
+def sparkline(reports: Sequence[TickRecord], width: int) -> tuple[str, float, float]:
     """The returns of the run so far as one line, with its lowest and highest value.
 
     A column is one tick; once there are more ticks than columns, a column is the mean of several. A column in which

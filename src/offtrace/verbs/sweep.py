@@ -138,13 +138,13 @@ def check_cells(specs: Sequence[Any], *, here: bool) -> None:
 
     On a cluster not for what is missing here, as its nodes have packages and accelerators of their own.
     """
-    from offtrace.agent.runtimes import needs_of, program_spec
+    from offtrace.agent.settings import explain_missing_package, program_spec
 
     for spec in specs:
         program_spec(spec)
     for spec in {repr((spec.env, spec.options)): spec for spec in specs}.values():
         if here:
-            with needs_of(spec):
+            with explain_missing_package(spec):
                 made = with_options(spec.env, spec.options)
                 if spec.env.startswith("gymnasium/"):
                     made(num_actors=1, seed=spec.seed).close()

@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 
 from offtrace.agent.spec import Plan, TrainSpec
-from offtrace.agent.telemetry import Report, Watcher
+from offtrace.agent.telemetry import TickRecord, Watcher
 from offtrace.verbs.display import Display
 from offtrace.verbs.numbers import count
 
@@ -51,12 +51,12 @@ def train(
         quiet: no progress, only warnings and the result.
         json: print the result as JSON, for a program to read.
     """
-    from offtrace.agent import programs
+    from offtrace.agent import compile_cache
     from offtrace.agent.runs import read_specs
     from offtrace.agent.spec import continued, resolved
     from offtrace.agent.training import train as run
 
-    programs.keep()
+    compile_cache.enable()
     console = _Lasting(stderr=json)
     folder = output or _free(resolved(spec), resume)
     switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
@@ -111,11 +111,11 @@ def watch(
         fps: pictures a second.
         allow_import: import the module that the run's environment names, module:Name-v0. It runs that module's code.
     """
-    from offtrace.agent import programs
+    from offtrace.agent import compile_cache
     from offtrace.agent.policy import load_policy
     from offtrace.verbs.watching import watch_policy
 
-    programs.keep()
+    compile_cache.enable()
     console = Console()
     policy = load_policy(
         run,
@@ -197,25 +197,25 @@ class _Shown(Watcher):
         if self._display is not None:
             self._display.__exit__(*error)
 
-    def begins(self, spec: Plan, total_steps: int, reports: Sequence[Report]) -> None:
+    def on_start(self, spec: Plan, total_steps: int, records: Sequence[TickRecord]) -> None:
         actors = f"{spec.num_actors} actors, windows of {spec.window}, memory of {count(spec.replay_size)}"
         display = Display(self.console, spec.title, f"{actors}; kept in {self.folder}", total_steps, self.quiet)
         self._display = display.__enter__()
         for line in self._early:
             display.say(line)
-        if reports:
-            display.recall(reports)
-            display.say(f"Resumed at step {reports[-1].num_steps:,}.")
+        if records:
+            display.recall(records)
+            display.say(f"Resumed at step {records[-1].num_steps:,}.")
 
-    def ticks(self, reports: Sequence[Report]) -> None:
+    def on_tick(self, records: Sequence[TickRecord]) -> None:
         if self._display is None:
             return
         try:
-            self._display.show(reports[0])
+            self._display.show(records[0])
         except OSError:  # the terminal is gone
             self.console.on_broken_pipe()
 
-    def says(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         if self._display is None:
             self._early.append(line)
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.agent import programs, training
+from offtrace.agent import compile_cache, training
 from offtrace.agent.spec import TrainSpec, to_json
 from offtrace.experiments import engine
 from offtrace.experiments.spec import Sweep, cells
@@ -18,8 +18,8 @@ from offtrace.verbs import train as verb
 
 WHERE = """
 import jax
-from offtrace.agent import programs
-programs.keep()
+from offtrace.agent import compile_cache
+compile_cache.enable()
 print(jax.config.jax_compilation_cache_dir)
 jax.jit(lambda x: x * 2 + 1)(3.0)
 """
@@ -62,7 +62,7 @@ def test_whoever_has_chosen_a_folder_keeps_it(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "now"
     folder.mkdir()
-    old = time.time() - 2 * programs.HALF_WRITTEN
+    old = time.time() - 2 * compile_cache.HALF_WRITTEN
     for name in ("whole-cache", "whole-atime", "torn-cache", "young-cache"):
         (folder / name).write_bytes(b"x")
         if not name.startswith("young"):
@@ -70,7 +70,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "other version").mkdir()
     (tmp_path / "long ago").mkdir()
     os.utime(tmp_path / "long ago", (0, 0))
-    programs.tidy(folder)
+    compile_cache.tidy(folder)
     assert {path.name for path in folder.iterdir()} == {"whole-cache", "whole-atime", "young-cache"}
     assert {path.name for path in tmp_path.iterdir()} == {"now", "other version"}
 
@@ -87,7 +87,7 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
     def train(*_: object, **__: object) -> None:
         raise RuntimeError("programs are compiled, and were not looked for")
 
-    monkeypatch.setattr(programs, "keep", keep)
+    monkeypatch.setattr(compile_cache, "enable", keep)
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of this process stay
     wanted = cells(Sweep("mine", ("pocket/catch",), num_seeds=1))
