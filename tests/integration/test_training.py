@@ -401,7 +401,7 @@ def test_damaged_checkpoint(whole: Whole, tmp_path: Path) -> None:
     newest.write_bytes(content)
     notes = Notes()
     train(spec(), tmp_path, resume=True, watcher=notes)
-    assert any("arrays.safetensors" in line and "falls back to checkpoint 2000000" in line for line in notes.lines)
+    assert any("arrays.safetensors" in line and "checkpoint 2000000 is used instead" in line for line in notes.lines)
     assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
 
 
@@ -480,7 +480,7 @@ def test_folders(tmp_path: Path) -> None:
             train(spec(), output)
     assert taken.read_text() == "here first"
     new = tmp_path / "new"
-    with pytest.raises(ValueError, match="holds no run to resume"):
+    with pytest.raises(ValueError, match="`output` must hold a run to resume"):
         train(spec(), new, resume=True)
     with pytest.raises(ValueError, match="`resume` must come with `output`"):
         train(spec(), resume=True)
@@ -611,7 +611,7 @@ def test_a_changed_result_is_made_again(change: str, whole: Whole, tmp_path: Pat
         file.write_text(change)
     notes = Notes()
     assert train(spec(), folder, resume=True, watcher=notes).finished
-    assert any("is not as it was written" in line for line in notes.lines)
+    assert any("is damaged" in line for line in notes.lines)
     assert digest(folder) == digest(whole("pocket/catch", "retrace"))
     assert file.is_file()
     assert not file.is_symlink()
@@ -1024,7 +1024,7 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
         (["train", "pocket/catch", "--options", "foo", "3"], "must be among rows, columns; got {'foo': 3}"),
         (["train", "CartPole-v1", "--options", "foo", "3"], "must be among sutton_barto_reward"),
         (["train", "CartPole-v1", "--options", "seed", "3"], "got {'seed': 3}"),
-        (["watch", "nothing"], "holds no run"),
+        (["watch", "nothing"], "is not the folder of a run"),
     ],
     ids=lambda value: " ".join(value[1:3]) if isinstance(value, list) else "",
 )

@@ -78,7 +78,7 @@ def assert_falls_back(folder: Path, *words: str) -> None:
     assert_state(load(folder, warn=lines.append), 1)
     (line,) = lines
     assert "\n" not in line
-    assert line.endswith("; falls back to checkpoint 1.")
+    assert line.endswith("; checkpoint 1 is used instead.")
     for word in words:
         assert word in line
 
@@ -249,7 +249,7 @@ def test_none_intact_names_all(tmp_path: Path) -> None:
 def test_without_warn_it_is_a_warning(tmp_path: Path) -> None:
     _, other = two(tmp_path)
     (other / ARRAYS).write_bytes(b"")
-    with pytest.warns(UserWarning, match=rf"000000000002/{ARRAYS}.*falls back to checkpoint 1"):
+    with pytest.warns(UserWarning, match=rf"000000000002/{ARRAYS}.*checkpoint 1 is used instead"):
         load(tmp_path)
 
 
@@ -261,7 +261,7 @@ def test_all_that_were_passed_over_are_told(tmp_path: Path) -> None:
     lines: list[str] = []
     assert_state(load(tmp_path, warn=lines.append), 1)
     assert [("000000000003" in line, "000000000002" in line) for line in lines] == [(True, False), (False, True)]
-    assert all(line.endswith("falls back to checkpoint 1.") for line in lines)
+    assert all(line.endswith("checkpoint 1 is used instead.") for line in lines)
 
 
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
@@ -685,9 +685,9 @@ def test_another_version_is_neither_read_nor_replaced(tmp_path: Path) -> None:
     """It is not damaged: to fall back behind it, and to write over it, would lose a run."""
     _, other = two(tmp_path)
     forge(other, version=3, files="unheard of")
-    with pytest.raises(ValueError, match="has version 3"):
+    with pytest.raises(ValueError, match="must have version 2 of the format; got 3"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="has version 3"):
+    with pytest.raises(ValueError, match="must have version 2 of the format; got 3"):
         save(tmp_path, *state(2), number=2)
     assert numbers(tmp_path) == [1, 2]
 
