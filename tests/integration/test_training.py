@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
             main(arguments(spec(env, **changes)))
         assert exit_.value.code == 2
         assert re.search(
-            r"need about [\d,.]+ GB, and 16.0 GB of memory are free here. Lower", capsys.readouterr().err
+            r"must fit into the free memory, 16.0 GB; got about [\d,.]+ GB. Lower", capsys.readouterr().err
         )
     assert not list(tmp_path.iterdir())
 
@@ -260,11 +260,11 @@ def test_members_must_fit_together() -> None:
         (spec(), spec(env="pocket/deep_sea"), "env"),
         (spec(), spec(trace="recursive_retrace"), "trace"),
     ):
-        with pytest.raises(ValueError, match=f"`{wrong}`.*Train them apart"):
+        with pytest.raises(ValueError, match=f"`{wrong}`.*Train them separately"):
             check_shapes([resolved(one), resolved(other)])
-    with pytest.raises(ValueError, match="`spec` must be at least one"):
+    with pytest.raises(ValueError, match="`spec` must not be empty"):
         train([])
-    with pytest.raises(ValueError, match="Train them apart"):
+    with pytest.raises(ValueError, match="Train them separately"):
         train([spec("CartPole-v1"), spec("CartPole-v1", seed=1)])
 
 
@@ -428,10 +428,10 @@ def test_changes_are_refused_by_name(whole: Whole, tmp_path: Path) -> None:
     file = tmp_path / "spec.json"
     original = file.read_bytes()
     with pytest.raises(
-        ValueError, match=r"begun otherwise: lambda_ was 1.0 and is 0.5; step_size was .* and is 0.25"
+        ValueError, match=r"started with different settings: lambda_ was 1.0 and is 0.5; step_size was .* and is 0.25"
     ):
         train(spec(lambda_=0.5, step_size=0.25), tmp_path, resume=True)
-    with pytest.raises(ValueError, match="`spec` must be 1"):
+    with pytest.raises(ValueError, match="`spec` must have as many members as the saved run, 1"):
         train([spec(), spec(seed=1)], tmp_path, resume=True)
     forge(tmp_path, lambda record: record["made_with"].update(offtrace="0.0.7"))
     with pytest.raises(ValueError, match=r"offtrace was 0.0.7 and is \d"):
@@ -467,7 +467,7 @@ def test_finished_is_read_back(whole: Whole, tmp_path: Path) -> None:
     assert again.finished
     assert len(again.history) == LAST + 1
     assert any("finished already" in line for line in notes.lines)
-    with pytest.raises(ValueError, match="holds a run that is finished already"):
+    with pytest.raises(ValueError, match="holds a finished run already"):
         train(spec(), folder)
 
 
@@ -522,9 +522,9 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
 def test_spec_of_another_kind(text: str, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(text)
-    with pytest.raises(ValueError, match=r"spec\.json' is no spec of this version"):
+    with pytest.raises(ValueError, match=r"spec\.json' is not a spec of this version"):
         train(spec(), tmp_path, resume=True)
-    with pytest.raises(ValueError, match=r"spec\.json' is no spec of this version"):
+    with pytest.raises(ValueError, match=r"spec\.json' is not a spec of this version"):
         load_policy(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} <= {"spec.json", "lock"}
     assert (tmp_path / "spec.json").read_text() == text
@@ -817,7 +817,7 @@ def test_an_environment_that_is_no_function_of_its_seed(
     env = gymnasium.make("Faulty-v0").unwrapped
     fixed = type(env).reset
     monkeypatch.setattr(type(env), "reset", lambda self, **given: fixed(self, seed=7))
-    with pytest.raises(ValueError, match="is not where it was after the same 10 actions"):
+    with pytest.raises(ValueError, match="is in another state than before after the same 10 actions"):
         train(mine, tmp_path, resume=True)
     assert {path.name for path in tmp_path.rglob("*")} == before
 
@@ -1015,7 +1015,7 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
     [
         (["train", "pocket/cach"], "pocket/catch"),
         (["train", "pocket/catch", "--trace", "retrase"], "did you mean retrace"),
-        (["train", "pocket/catch", "--resume"], "no run"),
+        (["train", "pocket/catch", "--resume"], "must hold a run to resume"),
         (["train", "pocket/catch", "--num-steps", "1"], "`num_steps`"),
         (["train", "a\n../b", "--output", "x"], "a\\n../b"),
         (["train", "CartPole-v1", "--options", "vectorization", "parallel"], "vectorization"),
@@ -1099,7 +1099,7 @@ def test_resumed_without_what_can_be_chosen(
         main(arguments(dataclasses.replace(chosen, lambda_=0.5), "--output", "run", "--resume"))
     assert exit_.value.code == 2
     stderr = capsys.readouterr().err
-    assert "lambda_ was 1.0 and is 0.5. Resume it as it was, or pass `--allow-changes`" in stderr
+    assert "lambda_ was 1.0 and is 0.5. Resume it with the same ones, or pass `--allow-changes`" in stderr
     main(arguments(chosen, "--output", "run", "--resume"))
     assert "Evaluation" in capsys.readouterr().out
     assert runs.read_specs(Path("run")) == (resolved(spec()),)

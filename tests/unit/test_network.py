@@ -138,8 +138,8 @@ def test_auto_and_its_refusals() -> None:
     assert type(shapes_of((10, 10, 4), bool, 3, kind="mlp", hidden_sizes=(8,))) is MLP
     assert type(shapes_of((10, 10, 4), "float32", 3, kind="minatar")) is MinAtarNet
     for arguments, text in (
-        (((10, 10), bool, 3, key), "`kind` cannot be told"),
-        (((4, 20, 20), "uint8", 3, key), "`kind` cannot be told"),
+        (((10, 10), bool, 3, key), "`kind` must be given for"),
+        (((4, 20, 20), "uint8", 3, key), "`kind` must be given for"),
         (((4, 20, 20), "uint8", 3, key, "dqn"), r"`shape` must be \(k, H, W\) with images of 36×36"),
         (((2, 10, 4), bool, 3, key, "minatar"), "3×3 or more"),
         (((4,), "float32", 3, key, "dqn"), "`space_shape` must have three axes"),

@@ -249,7 +249,7 @@ class RunFolder:
         """Check that the run is resumed with the specs and versions it was started with."""
         if len(saved.specs) != len(self.specs):
             raise ValueError(
-                f"`spec` must have {len(saved.specs)} entries, as in {str(self.path)!r}; got {len(self.specs)}."
+                f"`spec` must have as many members as the saved run, {len(saved.specs)}; got {len(self.specs)}."
             )
         changes = []
         for old, new in zip(saved.specs, self.specs, strict=True):

@@ -74,7 +74,7 @@ def _check_sizes(spec: Plan, fill: int) -> None:
     if spec.replay_size // spec.num_actors < fill:
         raise ValueError(f"`replay_size` must hold the {num_filled:,} steps {before}; got {spec.replay_size}.")
     if spec.num_steps <= num_filled:
-        raise ValueError(f"`num_steps` must be more than the {num_filled:,} {before}; got {spec.num_steps}.")
+        raise ValueError(f"`num_steps` must be more than the {num_filled:,} steps {before}; got {spec.num_steps}.")
     most = max(min(spec.num_steps, LONGEST_TICK), DEFAULT_TICK)
     if spec.tick_steps > most:
         raise ValueError(
