@@ -1015,7 +1015,7 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
     [
         (["train", "pocket/cach"], "pocket/catch"),
         (["train", "pocket/catch", "--trace", "retrase"], "did you mean retrace"),
-        (["train", "pocket/catch", "--resume"], "must hold a run to resume"),
+        (["train", "pocket/catch", "--resume"], "no run"),
         (["train", "pocket/catch", "--num-steps", "1"], "`num_steps`"),
         (["train", "a\n../b", "--output", "x"], "a\\n../b"),
         (["train", "CartPole-v1", "--options", "vectorization", "parallel"], "vectorization"),
