@@ -9,12 +9,13 @@
           manifest.json               number, record, size and SHA-256 of the arrays, SHA-256 of itself
         .writing-000000600000-4711/   incomplete, or being deleted: never read, removed by the next save
 
-A checkpoint gets its name by one rename once every byte is on disk, and loses it by one rename before any of it is
-deleted. So a process can be killed at any moment, and every named checkpoint is complete.
+A checkpoint gets its name by one rename once every byte is on disk, and loses it by one rename
+before any of it is deleted. So a process can be killed at any moment, and every named checkpoint is
+complete.
 
-Sizes and checksums are compared before a file is parsed. They detect accidents, not forgery. A forged checkpoint is
-still only data: nothing in it is executed, no link is followed, no file that it names is opened, and no memory is
-allocated for arrays whose bytes are missing.
+Sizes and checksums are compared before a file is parsed. They detect accidents, not forgery. A
+forged checkpoint is still only data: nothing in it is executed, no link is followed, no file that
+it names is opened, and no memory is allocated for arrays whose bytes are missing.
 """
 
 import errno
@@ -89,7 +90,8 @@ def numbers(folder: Path) -> list[int]:
 class FolderLock:
     """A lock on an existing `folder`, so that only one process writes to it.
 
-    The kernel releases it when the process ends, even by kill −9 and even if forked children live on.
+    The kernel releases it when the process ends, even by kill −9 and even if forked children live
+    on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -152,7 +154,8 @@ def save(
         same number and content    left as it is
         otherwise                  a ValueError: a run would be lost, or two runs mixed
 
-    `record` comes back as JSON: tuples as lists, keys as strings. If saving fails, intact checkpoints stay intact.
+    `record` comes back as JSON: tuples as lists, keys as strings. If saving fails, intact
+    checkpoints stay intact.
     """
     for name, value, least in (("number", number, 0), ("keep", keep, 1)):
         if not (isinstance(value, int) and least <= value < 10**12):
@@ -283,8 +286,8 @@ def load(
 ) -> Checkpoint:
     """Return the newest intact checkpoint, or exactly the one with this `number`.
 
-    `warn` gets a line for each damaged checkpoint that was skipped; by default it is a Python warning. With
-    `arrays=False` only the record is read, and only its checksum compared.
+    `warn` gets a line for each damaged checkpoint that was skipped; by default it is a Python
+    warning. With `arrays=False` only the record is read, and only its checksum compared.
     """
     home = _home(folder)
     found = numbers(folder)

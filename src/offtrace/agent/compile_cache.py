@@ -2,8 +2,8 @@
 
     ~/.cache/offtrace/programs/<jax version and processor>/     (or $XDG_CACHE_HOME/offtrace/…)
 
-`OFFTRACE_CACHE` is another folder, or `off`. `JAX_COMPILATION_CACHE_DIR` takes precedence. Cached programs are
-executed, so the folder must belong to the user; it never comes with results.
+`OFFTRACE_CACHE` is another folder, or `off`. `JAX_COMPILATION_CACHE_DIR` takes precedence. Cached
+programs are executed, so the folder must belong to the user; it never comes with results.
 """
 
 import hashlib

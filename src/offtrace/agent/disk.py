@@ -1,7 +1,8 @@
 """Reading and writing the small files of a run, without touching anything outside of its folder.
 
-A folder may come from somebody else, or from a failing disk. A link in place of a file could point to any file of the
-user, a FIFO would never end, and a huge file would fill the memory: each is an error.
+A folder may come from somebody else, or from a failing disk. A link in place of a file could point
+to any file of the user, a FIFO would never end, and a huge file would fill the memory: each is an
+error.
 """
 
 import contextlib

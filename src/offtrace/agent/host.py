@@ -4,11 +4,12 @@
     choice              waits for the updates    └─ a_{k+1} ─┐
     environments  step with a_k ────────┘                    └─ step with a_{k+1} …
 
-The learner's part of an iteration is dispatched first and runs while the environments step, so it learns from rows up
-to the previous iteration. The order is fixed, so a run is a function of its spec.
+The learner's part of an iteration is dispatched first and runs while the environments step, so it
+learns from rows up to the previous iteration. The order is fixed, so a run is a function of its
+spec.
 
-Environments cannot be saved, but their actions can: a resumed run makes the environments anew, repeats the actions,
-and raises an error if the last observation differs from the saved one.
+Environments cannot be saved, but their actions can: a resumed run makes the environments anew,
+repeats the actions, and raises an error if the last observation differs from the saved one.
 """
 
 import functools
@@ -125,7 +126,8 @@ class Host:
     ) -> tuple[HostState, TickSummary | None]:
         """Run the rest of a tick.
 
-        If an environment fails, `state` is left as after its last step, and can be saved and resumed.
+        If an environment fails, `state` is left as after its last step, and can be saved and
+        resumed.
         """
         tick = state.tick
         while tick.num_iterations < num_iterations:
@@ -144,7 +146,7 @@ class Host:
         if tick.chosen is None:
             tick.chosen = self._choose_actions(state, learns)
         a, mu_a = tick.chosen
-        state.actor, row, ended = state.rows.advance(a)
+        state.actor, row, ended = state.rows.advance(a)  # may raise: `chosen` is kept until the step is done
         tick.chosen = None
         state.actions.append(a.astype(np.uint8))
         tick.steps.append((row, a, mu_a))
@@ -153,6 +155,7 @@ class Host:
     def _choose_actions(self, state: HostState, learns: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the next actions and their probabilities; start the learner on pending rows, without waiting."""
         chosen = self._choose(state.member, self._settings, state.actor.observation)
+        # The actions are read before the learner is dispatched: later they would have to wait for its updates.
         a = np.asarray(chosen.a)
         mu_a = np.asarray(chosen.mu_a)
         state.member = state.member._replace(key=chosen.key, following=chosen.following)

@@ -4,8 +4,8 @@ For a batch of windows x_t, a_t, r_t, …, x_{t+n} from replay,
 
     ΔQ(x_t, a_t) = Σ_s γ^{s−t} (Π_{i=t+1..s} c_i) [r_s + γ E_π Q(x_{s+1}, ·) − Q(x_s, a_s)]
 
-is clamped to [−1, 1], divided by n, and used as the gradient of the loss with respect to Q(x_t, a_t). DQN is the same
-with windows of one step and a greedy π.
+is clamped to [−1, 1], divided by n, and used as the gradient of the loss with respect to Q(x_t,
+a_t). DQN is the same with windows of one step and a greedy π.
 """
 
 import functools
@@ -36,8 +36,8 @@ class LearnerSpec:
 
     target_policy: str = "exploration"
     double: bool = True
-    """True: π from the online network, Q from the target network. False: both from the target network (Deviation
-    D12)."""
+    """True: π from the online network, Q from the target network. False: both from the target
+    network (Deviation D12)."""
     optimiser: str = "adam"
     """RMSprop is not centred, with ε inside the root."""
     decay: float = 0.99
@@ -133,8 +133,8 @@ class Metrics(NamedTuple):
     cut: jax.Array
     """Share of these steps with c < 0.05."""
     effective_length: jax.Array
-    """Mean of Σ_s Π c from the start of a window to the first end of an episode or a life: the number of TD errors
-    that reach the start. Windows that begin on a dummy row do not count."""
+    """Mean of Σ_s Π c from the start of a window to the first end of an episode or a life: the
+    number of TD errors that reach the start. Windows that begin on a dummy row do not count."""
     off_policy: jax.Array
     """E_μ|1 − π/μ|, which is ‖π − μ‖₁."""
 
@@ -177,6 +177,7 @@ def batch_targets(
     Values are (n+1, B, A): `q_policy` defines π, `q_target` is Q inside ΔQ.
     """
     pi = target_policy(q_policy, batch.epsilon, spec, hyper)
+    # π(a_t|x_t) of the n actions; the last of the n+1 states has no action.
     pi_a = take_action(pi[:-1], batch.a)
     mu_a = jnp.where(batch.mask, batch.mu_a, 1)  # masked rows may hold anything
     common: dict[str, Any] = {
@@ -198,7 +199,7 @@ def batch_targets(
     if isinstance(hyper.trace, TraceByIndex) or (isinstance(hyper.trace, Trace) and hyper.trace.needs_q):
         given = {"q": q_policy, "pi": pi, "a": batch.a}
     c = hyper.trace(pi_a=pi_a, mu_a=mu_a, **given)
-    target = targets(**common, trace=lambda **_: c)
+    target = targets(**common, trace=lambda **_: c)  # computed once, and returned for the metrics
     return target, c, pi_a
 
 
@@ -235,6 +236,7 @@ def step(
     finite = jnp.isfinite(norm) & jnp.isfinite(mean_delta)
     direction, moments = optimiser(spec, hyper).update(gradient, state.optimiser, state.params)
     params = jax.tree.map(lambda p, d: p - (hyper.step_size * d).astype(p.dtype), state.params, direction)
+    # An update that is not finite changes nothing, so that one bad batch does not destroy the agent.
     params, moments = jax.tree.map(
         lambda new, old: jnp.where(finite, new, old), (params, moments), (state.params, state.optimiser)
     )
@@ -244,6 +246,8 @@ def step(
 
 def refresh_target(state: LearnerState, spec: LearnerSpec, num_updates: int = 1) -> LearnerState:
     """Copy the online network to the target network if a period ended within the last `num_updates` updates."""
+    # A period may end inside the group: with a period of 10 and groups of 4 updates, after update 12
+    # two updates have passed since the end of the period, fewer than 4.
     since = state.num_updates % spec.target_period
     due = since < num_updates
     copy = jax.tree.map(lambda new, old: jnp.where(due, new, old), state.params, state.target_params)
@@ -270,6 +274,12 @@ def metrics(
     real = batch.mask.astype(batch.r.dtype)
     count = jnp.maximum(real.sum(), 1)
     # Rows whose c is read: not the first, and not one after an end. A lost life is an end without a reset.
+    #
+    #     row          0    1    2    3    4    5        row 3: the episode ended in row 2, so row 3 is its dummy row
+    #     continues    1    1    0    1    1    1
+    #     mask         1    1    1    0    1    1
+    #     reset        .    .    .    .   yes   .
+    #     passes       0    1    1    0    0    1
     before = jnp.concatenate([jnp.zeros_like(batch.continues[:1]), batch.continues[:-1]])
     passes = jnp.where(batch.mask & ~batch.reset & (before > 0), 1.0, 0.0)
     num_passes = jnp.maximum(passes.sum(), 1)

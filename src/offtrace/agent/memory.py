@@ -1,6 +1,7 @@
 """The check that a run fits into the free memory, before anything is allocated.
 
-On a CPU, allocating too much does not fail: the machine starts to swap, or the kernel kills a process.
+On a CPU, allocating too much does not fail: the machine starts to swap, or the kernel kills a
+process.
 """
 
 import math

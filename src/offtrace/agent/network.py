@@ -1,9 +1,11 @@
 """Networks from observations to Q(x, ·): a perceptron, MinAtar's network and DQN's.
 
-Each maps observations with any leading axes, (…, *shape), to (…, A). Observations are bool, uint8 (divided by 255) or
-float. Under `vmap` over members, every layer but DQN's convolutions is a batched product.
+Each maps observations with any leading axes, (…, *shape), to (…, A). Observations are bool, uint8
+(divided by 255) or float. Under `vmap` over members, every layer but DQN's convolutions is a
+batched product.
 
-Initial weights and biases are uniform in ±1/√(inputs), as in Torch, which the papers of all three used.
+Initial weights and biases are uniform in ±1/√(inputs), as in Torch, which the papers of all three
+used.
 """
 
 import math
@@ -75,7 +77,8 @@ def patch_convolution(x: Array, weight: Array, stride: int) -> Array:
 def row_convolution(x: Array, weight: Array, stride: int) -> Array:
     """The same with a stride of 1, for narrow images: a row of outputs is one product.
 
-    `size` rows of the image, which are contiguous in memory, are multiplied by the weights repeated along a band:
+    `size` rows of the image, which are contiguous in memory, are multiplied by the weights repeated
+    along a band:
 
         rows 1–3 of x, flat      band, for outputs      left   middle  right
         a b c d e                                       w₁     0       0
@@ -84,7 +87,8 @@ def row_convolution(x: Array, weight: Array, stride: int) -> Array:
                                                         0      w₃      w₂
                                                         0      0       w₃
 
-    Most of the band is zero, but the product is large enough for tensor units, and little is copied.
+    Most of the band is zero, but the product is large enough for tensor units, and little is
+    copied.
     """
     if stride != 1:
         raise ValueError(f"`stride` must be 1; got {stride}.")
@@ -190,8 +194,8 @@ def make_network(
 ) -> Network:
     """Return a network for observations of this shape and dtype.
 
-    `kind="auto"` selects `mlp` for vectors, `minatar` for bool images (H, W, C), and `dqn` for stacks (k, H, W) of
-    36×36 or more. `hidden_sizes` are the layers of `mlp`.
+    `kind="auto"` selects `mlp` for vectors, `minatar` for bool images (H, W, C), and `dqn` for
+    stacks (k, H, W) of 36×36 or more. `hidden_sizes` are the layers of `mlp`.
 
     >>> network = make_network((10, 10, 4), bool, num_actions=6, key=jax.random.key(0))
     >>> type(network).__name__, num_parameters(network)

@@ -25,7 +25,8 @@ from offtrace.environments import on_host, with_options
 class Policy:
     """The network of a trained run, from `load_policy("runs/…")`.
 
-    `q` takes observations (N, *shape) and returns values (N, A); the greedy action is their `argmax`.
+    `q` takes observations (N, *shape) and returns values (N, A); the greedy action is their
+    `argmax`.
     """
 
     spec: Plan
@@ -64,8 +65,8 @@ def load_policy(
 ) -> Policy:
     """Load the policy of a run from its newest intact checkpoint; `member` selects one of a population.
 
-    An environment `module:Name-v0` imports that module, which runs its code. This needs `allow_import=True`; the
-    files of the run cannot allow it.
+    An environment `module:Name-v0` imports that module, which runs its code. This needs
+    `allow_import=True`; the files of the run cannot allow it.
     """
     path = Path(run)
     read_specs(path)  # raises unless the folder holds a run

@@ -82,8 +82,9 @@ def iterate(
 ) -> tuple[Member, Iterations]:
     """Run iterations `start` to `until` of a tick, in blocks; without learning, actors only fill the memory.
 
-    The bounds are inputs of the program, so a tick in pieces needs no other program than a tick at once and gives the
-    same numbers. They must be a multiple of `block` apart; a block as long as the table is always run.
+    The bounds are inputs of the program, so a tick in pieces needs no other program than a tick at
+    once and gives the same numbers. They must be a multiple of `block` apart; a block as long as
+    the table is always run.
     """
     run = functools.partial(_iterate_one, prog, start=start, until=until, block=block, learns=learns)
     members, table = _map_members(run, members, settings, table)
@@ -109,7 +110,7 @@ def _iterate_one(
         updates = no_updates
         if learns:
             member, updates = program.learn(prog, member, settings)
-        row = Iterations(*(column.sum() for column in ended), *updates)
+        row = Iterations(*(column.sum() for column in ended), *updates)  # the first three columns are of episodes
         # `column.at[i].set(value)` would be a scatter, which is slower on a GPU.
         write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
         return (member, jax.tree.map(write, table, row)), None
@@ -227,8 +228,8 @@ def _map_members(function: Callable[..., Any], members: Member, *others: Any) ->
 def _for_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Map `function` over members: together on an accelerator, one by one on a CPU.
 
-    On a CPU, batched products are slower than single ones; and one by one, a member equals the same member alone to
-    the last bit.
+    On a CPU, batched products are slower than single ones; and one by one, a member equals the same
+    member alone to the last bit.
     """
     if jax.default_backend() == "cpu":
         return functools.partial(jax.lax.map, function)

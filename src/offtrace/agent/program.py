@@ -1,8 +1,8 @@
 """The compiled program of one agent: act, store, learn, probe. Both runtimes run it.
 
 One iteration is `rounds` steps of all actors, then `updates` updates of the learner: one update per
-`steps_per_update` environment steps. Functions are pure, of a `Program` (static), `Settings` (numbers) and a `Member`
-(state):
+`steps_per_update` environment steps. Functions are pure, of a `Program` (static), `Settings`
+(numbers) and a `Member` (state):
 
     choose    a ~ μ, with μ(a)  ─┐
     advance   the environments   ├─ act      one step of all actors
@@ -242,8 +242,8 @@ def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ende
 def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, UpdateRecord]:
     """Run the updates of one iteration.
 
-    Their windows are drawn together and pass through the target network together: it changes only between iterations,
-    and a pass with few rows costs as much as reading the parameters.
+    Their windows are drawn together and pass through the target network together: it changes only
+    between iterations, and a pass with few rows costs as much as reading the parameters.
     """
     spec = prog.spec
     key, *for_samples = jax.random.split(member.key, 1 + spec.updates)

@@ -1,22 +1,25 @@
 """Replay memory of windows of consecutive steps: a frozen state and pure functions.
 
-Every actor has a ring of `capacity` rows in device memory. Actors run in lockstep, so one clock serves all:
+Every actor has a ring of `capacity` rows in device memory. Actors run in lockstep, so one clock
+serves all:
 
     row     0    1    2    3    4    5    6    7    8        capacity 9, num_steps 12
     time    9   10   11    3    4    5    6    7    8
                 newest ┘   └ oldest: the write head is here, in row num_steps % capacity
 
-A row is step t of one actor: x_t, a_t, r_t, whether the episode continued, and μ(a_t|x_t) at the time of the draw. A
-window of n steps needs n+1 rows, the last one only for its observation; it never crosses the write head. Frames are
-stored singly and stacked when sampled; bools are packed into bits:
+A row is step t of one actor: x_t, a_t, r_t, whether the episode continued, and μ(a_t|x_t) at the
+time of the draw. A window of n steps needs n+1 rows, the last one only for its observation; it
+never crosses the write head. Frames are stored singly and stacked when sampled; bools are packed
+into bits:
 
     row            t−3     t−2     t−1      t
     reset           .      yes      .       .
     stack of t    zeros   frame   frame   frame      frames of an earlier episode are zero
 
-A row with `mask` False (the dummy row after an end) belongs to the episode that ended and holds its last observation;
-the row after it has `reset`. All functions work under `jit`, `vmap` (a leading axis of members in every leaf) and
-`scan`. Outside of them `add` copies the memory: jit it with `donate_argnums=0`.
+A row with `mask` False (the dummy row after an end) belongs to the episode that ended and holds its
+last observation; the row after it has `reset`. All functions work under `jit`, `vmap` (a leading
+axis of members in every leaf) and `scan`. Outside of them `add` copies the memory: jit it with
+`donate_argnums=0`.
 """
 
 import math
@@ -42,7 +45,8 @@ CONTINUES = 1 << 10
 class ReplaySpec:
     """The size of a memory: `capacity` rows per actor, and the `shape` and `dtype` of a frame.
 
-    An observation is `stack` frames, (stack, *shape), newest last; with `stack=1` it is the frame itself.
+    An observation is `stack` frames, (stack, *shape), newest last; with `stack=1` it is the frame
+    itself.
 
     >>> ReplaySpec(capacity=62_500, num_actors=16, shape=(84, 84), dtype="uint8", stack=4).observation_shape
     (4, 84, 84)
@@ -106,8 +110,9 @@ class Rows(NamedTuple):
 class ReplayState(eqx.Module):
     """The memory of all actors, time first.
 
-    `frames` is (capacity + 1, num_actors, …). Its last row is always zero: stacks take frames of an earlier episode
-    from there. `records` is (capacity, num_actors, 3) uint32, so that the small fields of a window are one gather:
+    `frames` is (capacity + 1, num_actors, …). Its last row is always zero: stacks take frames of an
+    earlier episode from there. `records` is (capacity, num_actors, 3) uint32, so that the small
+    fields of a window are one gather:
 
         bits 0–7 action, 8–10 reset, mask, continues  |  reward, a float32  |  mu_a, a float32
     """
@@ -187,7 +192,8 @@ def add(state: ReplayState, rows: Rows) -> ReplayState:
 def push(stack: Array, frame: Array, reset: Array) -> Array:
     """Push a frame onto each actor's stack by the rule of `sample`, so that actors see what the learner will see.
 
-    `stack` is (num_actors, k, *shape), all zero at first; `frame` (num_actors, *shape), `reset` (num_actors,).
+    `stack` is (num_actors, k, *shape), all zero at first; `frame` (num_actors, *shape), `reset`
+    (num_actors,).
 
     >>> push(jnp.array([[1, 2], [1, 2]]), jnp.array([3, 3]), jnp.array([False, True])).tolist()
     [[2, 3], [0, 3]]
@@ -202,7 +208,8 @@ def push(stack: Array, frame: Array, reset: Array) -> Array:
 def num_starts(state: ReplayState, length: int) -> Array:
     """Return the number of rows per actor where a window of `length` steps can start.
 
-    Once rows are overwritten, the oldest stack−1 rows lack frames for their stacks, so no window starts there.
+    Once rows are overwritten, the oldest stack−1 rows lack frames for their stacks, so no window
+    starts there.
     """
     return jnp.maximum(0, state.num_steps - length - _first_start(state))
 
@@ -276,7 +283,8 @@ def _packed(bools: Array) -> Array:
         16 bools     0  1 | 2  3 | 4  5 | … | 14 15
         2 bytes      byte 0: bools 0, 2, 4 … 14, in bits 0 … 7;  byte 1: bools 1, 3, 5 … 15
 
-    Unpacking an eighth reads consecutive bytes; on a CPU this is six times faster than eight neighbours per byte.
+    Unpacking an eighth reads consecutive bytes; on a CPU this is six times faster than eight
+    neighbours per byte.
     """
     num_bytes = -(-bools.shape[-1] // 8)
     padding = [(0, 0)] * (bools.ndim - 1) + [(0, 8 * num_bytes - bools.shape[-1])]

@@ -7,8 +7,8 @@ run/
   events.out.…       TensorBoard events, on request
   result.json        the final evaluation; a run with this file is finished
 
-Checkpoints and the result contain the specs, with a checksum. A resumed run uses those: editing spec.json or
-progress.jsonl changes nothing.
+Checkpoints and the result contain the specs, with a checksum. A resumed run uses those: editing
+spec.json or progress.jsonl changes nothing.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The interface between the training loop and what runs the program.
 
-`Synchronous` runs pure environments inside the compiled program, a whole population at once. `Host` steps Gymnasium's
-environments on the CPU while the learner works.
+`Synchronous` runs pure environments inside the compiled program, a whole population at once. `Host`
+steps Gymnasium's environments on the CPU while the learner works.
 
     state = runtime.start()
     state, summary = runtime.advance(state, num_iterations, learns=True)

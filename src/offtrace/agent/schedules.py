@@ -36,12 +36,14 @@ class SwitchingEpsilon:
         schedule, drawn         2          0           2           …
         its position            0 → 50k    0 → 50k     50k → 100k
 
-    The paper does not say whether the schedules share a position (Deviation D16). With `shared_position=False` each
-    has its own, which advances only while the schedule is followed ("starting new schedules at the intermediate
-    positions where they left old ones"); with True, all of them use the step count of the actor. The first schedule
-    is drawn like later ones, and a draw may repeat the current one.
+    The paper does not say whether the schedules share a position (Deviation D16). With
+    `shared_position=False` each has its own, which advances only while the schedule is followed
+    ("starting new schedules at the intermediate positions where they left old ones"); with True,
+    all of them use the step count of the actor. The first schedule is drawn like later ones, and a
+    draw may repeat the current one.
 
-    The defaults are the paper's, in frames; the agent gives `duration` and `period` in steps of one actor.
+    The defaults are the paper's, in frames; the agent gives `duration` and `period` in steps of one
+    actor.
     """
 
     ends: tuple[float, ...] = (0.5, 0.1, 0.01)

@@ -1,7 +1,8 @@
 """The spec of a run: one frozen record of everything that decides its result.
 
-`resolved` fills in the fields that are None. Later sources override earlier ones: `DEFAULTS`, the entries of `TUNED`
-whose name begins the environment's, `PAPER` with RMSprop, the presets of DQN, and the environment's own γ.
+`resolved` fills in the fields that are None. Later sources override earlier ones: `DEFAULTS`, the
+entries of `TUNED` whose name begins the environment's, `PAPER` with RMSprop, the presets of DQN,
+and the environment's own γ.
 """
 
 import dataclasses
@@ -224,7 +225,7 @@ def resolved(spec: TrainSpec) -> Plan:
     is_dqn = spec.trace == "dqn"
     if spec.optimiser == "rmsprop":
         chosen |= PAPER["dqn" if is_dqn else "multi-step"]
-    if is_dqn:
+    if is_dqn:  # as many transitions per batch as the others, in windows of one step
         num_transitions = chosen["window"] * chosen["num_windows"]
         chosen |= {"window": 1, "num_windows": num_transitions, "target_policy": "greedy", "double": False}
         if spec.window not in (None, 1):
@@ -271,8 +272,8 @@ def full_name(env: str) -> str:
 ADDED: Mapping[str, Any] = MappingProxyType({"target_epsilon": None})
 """Fields added after the first version, with the value that reproduces older runs.
 
-A field with that value is left out of the JSON. So records of older versions can be read, and a spec keeps its
-fingerprint, by which a sweep finds its runs."""
+A field with that value is left out of the JSON. So records of older versions can be read, and a
+spec keeps its fingerprint, by which a sweep finds its runs."""
 
 
 def to_json(spec: TrainSpec) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """States as named arrays, as checkpoints hold them.
 
-A leaf is named by its path: `learner.params.layers[0].weight`. Random keys are stored as the numbers behind them.
+A leaf is named by its path: `learner.params.layers[0].weight`. Random keys are stored as the
+numbers behind them.
 """
 
 from collections.abc import Mapping

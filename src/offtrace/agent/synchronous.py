@@ -50,8 +50,8 @@ class Population:
 class Synchronous:
     """A population whose members differ in trace, λ, seed and other numbers, but not in shapes.
 
-    An MDP is numbers, too: members may have different ones of the same shape. With several devices and a number of
-    members that divides evenly, each device runs its share.
+    An MDP is numbers, too: members may have different ones of the same shape. With several devices
+    and a number of members that divides evenly, each device runs its share.
     """
 
     def __init__(self, env: Environment, specs: Sequence[Plan]) -> None:

@@ -1,7 +1,7 @@
 """The measurements of a run: one `TickRecord` per tick, the file `progress.jsonl`, and TensorBoard events.
 
-A record is the same in every repetition of a run, so it holds no times. `progress.jsonl` has one record per line;
-only the last line can be incomplete.
+A record is the same in every repetition of a run, so it holds no times. `progress.jsonl` has one
+record per line; only the last line can be incomplete.
 """
 
 import json
@@ -228,8 +228,8 @@ def import_tensorboard() -> tuple[Any, Any, Any, Any]:
 class TensorBoardWriter:
     """Writes the TensorBoard events of one run to a folder, by environment steps.
 
-    A tick is on disk when `write` returns. A resumed run gives `resumed_at`, the steps of the last record that it
-    keeps, and TensorBoard drops later points.
+    A tick is on disk when `write` returns. A resumed run gives `resumed_at`, the steps of the last
+    record that it keeps, and TensorBoard drops later points.
     """
 
     def __init__(self, folder: str | Path, *, resumed_at: int | None = None) -> None:

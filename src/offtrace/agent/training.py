@@ -193,15 +193,15 @@ def train(
 ) -> Any:
     """Train the agent of a spec and return its `Result`; for a list of specs with the same shapes, a list of results.
 
-    With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to the last bit as if
-    it had never stopped; a spec that differs from the saved one is an error unless `allow_changes=True`. Checkpoints
-    are at least `checkpoint_seconds` apart.
+    With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to
+    the last bit as if it had never stopped; a spec that differs from the saved one is an error
+    unless `allow_changes=True`. Checkpoints are at least `checkpoint_seconds` apart.
 
-    `stop` is called after every tick, about once a second within a tick, and after every step of Gymnasium's
-    environments. When it returns True the run is saved, and its result has no returns.
+    `stop` is called after every tick, about once a second within a tick, and after every step of
+    Gymnasium's environments. When it returns True the run is saved, and its result has no returns.
 
-    An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is an event of its
-    run (`telemetry.divergence`), and the others continue.
+    An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is
+    an event of its run (`telemetry.divergence`), and the others continue.
     """
     several = not isinstance(spec, TrainSpec)
     specs = tuple(resolved(one) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
