@@ -1,9 +1,9 @@
-"""Runs from end to end: stopped, killed, damaged, refused, diverged (fault matrix, rows 20 to 22, 24, 26 to 36).
+"""Runs from end to end: stopped, killed, damaged, wrong input, diverged.
 
-What goes on is compared to the last bit with what was never interrupted.
+Resumed runs are compared to the last bit with runs that were never interrupted.
 
-Compiling dominates, so compiled programs are kept in a folder that all runs of this module share, those in other
-processes too; and tests that are about files keep their program from one run to the next.
+Compiling dominates, so all runs of this module share a cache of compiled programs, also those in other processes, and
+tests about files share their programs.
 """
 
 import dataclasses
@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture(scope="module")
 def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
-    """One for each list of specs, with all that it has compiled; it holds nothing of a run."""
+    """Return one runtime per list of specs, already compiled; it holds no state of a run."""
     made: dict[str, Synchronous] = {}
     make = training.runtime_for
 
@@ -106,12 +106,12 @@ def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
 
 @pytest.fixture
 def compiled_once(runtimes: Callable[[Sequence[Plan]], Synchronous], monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what surrounds the program: a run that goes on finds it compiled."""
+    """Share compiled programs, for tests of what surrounds them."""
     monkeypatch.setattr(training, "runtime_for", runtimes)
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Of everything that a run is: the last checkpoint array by array, and every file that has no times in it."""
+    """Return a digest of a run: all arrays of the last checkpoint, and every file without times."""
     found = checkpoints.load(folder)
     seen = {"number": str(found.number), "record": hashlib.sha256(json.dumps(found.record).encode()).hexdigest()}
     for name, array in found.arrays.items():
@@ -123,7 +123,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def after(num_ticks: int) -> Callable[[], bool]:
-    """Asked after every tick, and on the host after every step: True after so many."""
+    """Return a `stop` that is True after so many calls: one per tick, and on the host one per step."""
     left = iter(range(num_ticks - 1, -1, -1))
     return lambda: next(left) == 0
 
@@ -139,7 +139,7 @@ class Notes(Watcher):
 def test_what_does_not_fit_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Asked of a CPU's allocator, 120 GB are no error: the machine stands still."""
+    """Allocating 120 GB on a CPU is not an error: the machine would stand still."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "available", lambda: 16e9)
     for env, changes in (
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 
 
 def test_a_tick_is_no_longer_than_its_run() -> None:
-    """A run is made of whole ticks: one of 2³¹ steps would be trained to its end, whatever `num_steps` is."""
+    """A run consists of whole ticks: one of 2³¹ steps would run to its end, whatever `num_steps` is."""
     for changes in ({"tick_steps": 2**31 - 1}, {"tick_steps": 2 * 10**7, "num_steps": 10**8, "replay_size": 10**4}):
         with pytest.raises(ValueError, match="`tick_steps` must be at most"):
             training.runtime_for([resolved(spec(**changes))])
@@ -178,14 +178,12 @@ def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytes
 # -- stopped and resumed (row 30) ----------------------------------------------------------------------------
 
 RUNS = [(env, trace) for env in ("pocket/catch", "CartPole-v1") for trace in ("retrace", "dqn")]
-"""Each a program of its own. Traces with a λ have the same state, and are resumed together, as a population."""
+"""Each has its own program. Traces with a λ have the same state and are tested together, as a population."""
 
 
 @pytest.mark.parametrize("name", RUNS, ids="-".join)
 def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path: Path) -> None:
-    """Stopped while it learns; the first one also before the memory is filled, after the last tick, and before it is
-    evaluated.
-    """
+    """Stopped while it learns; the first run also before the memory is full, and after the last tick."""
     for part, num_ticks in enumerate((1, 2, 3, 1) if name == RUNS[0] else (3,)):
         result = train(spec(*name), tmp_path, resume=part > 0, stop=after(num_ticks))
         assert not result.finished
@@ -197,7 +195,7 @@ def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path:
 
 
 def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path) -> None:
-    """Asked between any two of their steps: of a tick, of the evaluation, and of those that a resumed run repeats."""
+    """Between any two steps: of a tick, of the evaluation, and of the repeated actions of a resumed run."""
     mine = spec("CartPole-v1")
     train(mine, tmp_path, stop=after(19))
     found = checkpoints.load(tmp_path)
@@ -224,8 +222,10 @@ def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path
 def test_a_stop_does_not_wait_for_a_long_tick(
     name: tuple[str, ...], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long tick is run in pieces, and saved between any two of them, also while the memory fills."""
-    monkeypatch.setattr("offtrace.agent.synchronous.PIECE_SECONDS", 0.0)  # a tick is two pieces, and all are asked
+    """A long tick runs in pieces and can be saved between any two of them, also while the memory fills."""
+    monkeypatch.setattr(
+        "offtrace.agent.synchronous.PIECE_SECONDS", 0.0
+    )  # a tick is two pieces, with a call of `stop` before each
     mine = population() if name == ("population",) else spec(*name)
     numbers = []
     for part, num_pieces in enumerate((3, 4, 4)):
@@ -237,7 +237,7 @@ def test_a_stop_does_not_wait_for_a_long_tick(
 
 
 def test_population(whole: Whole, tmp_path: Path) -> None:
-    """Resumed as never stopped, and members as if they were alone: reports, returns, and all of their state."""
+    """A resumed run equals one that never stopped, and members equal single runs: records, returns and state."""
     train(population(), tmp_path, stop=after(3))
     results = train(population(), tmp_path, resume=True)
     assert digest(tmp_path) == digest(whole("population"))
@@ -272,7 +272,7 @@ def test_members_must_fit_together() -> None:
 
 
 def test_reports_add_up(whole: Whole) -> None:
-    """Tick 0 is the untrained agent; then 40 steps without an update; then one update for every four steps."""
+    """Tick 0 is the untrained agent; then 40 steps without an update; then one update per four steps."""
     for name in (("pocket/catch", "retrace"), ("CartPole-v1", "retrace")):
         reports = telemetry.read(whole(*name) / "progress.jsonl")
         assert [r.tick for r in reports] == [0, 1, 2, 3, 4, 5]
@@ -304,7 +304,7 @@ def test_evaluations_on_the_way_change_nothing(whole: Whole) -> None:
 
 
 def test_too_short_to_learn() -> None:
-    """A run without a single update is no run; the text has the names that a person can change."""
+    """A run without an update is an error, and the text names the settings to change."""
     with pytest.raises(ValueError, match=r"`num_steps` must be more than the 40 .*`fill`.*got 40"):
         train(spec(num_steps=40))
     with pytest.raises(ValueError, match="`num_steps` must be more than the 68 "):
@@ -359,7 +359,7 @@ def full(*_: object, **__: object) -> None:
 
 @pytest.mark.usefixtures("compiled_once")
 def test_disk_full(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a checkpoint, a report and the result are written: each time the last good state stays, and goes on."""
+    """While a checkpoint, a record and the result are written: the last good state stays and can be resumed."""
     real, num_writes = checkpoints._write, 0
 
     def partly(path: Path, pieces: Any) -> Any:
@@ -439,11 +439,11 @@ def test_changes_are_refused_by_name(whole: Whole, tmp_path: Path) -> None:
     notes = Notes()
     train(spec(), tmp_path, resume=True, allow_changes=True, watcher=notes, stop=after(1))
     assert any("offtrace was 0.0.7" in line for line in notes.lines)
-    assert json.loads(file.read_text()) == json.loads(original)  # what it goes on with
+    assert json.loads(file.read_text()) == json.loads(original)  # the settings it continues with
 
     with pytest.raises(ValueError, match=r"replay\.frames.*where this version needs"):
         train(spec(replay_size=320), tmp_path, resume=True, allow_changes=True)
-    assert file.read_bytes() == original  # what does not fit changes nothing
+    assert file.read_bytes() == original  # a checkpoint that does not fit changes nothing
     train(spec(), tmp_path, resume=True)
     assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
 
@@ -472,7 +472,7 @@ def test_finished_is_read_back(whole: Whole, tmp_path: Path) -> None:
 
 
 def test_folders(tmp_path: Path) -> None:
-    """Refused before anything is trained, and what is refused leaves nothing behind."""
+    """Wrong folders are errors before training, and leave nothing behind."""
     taken = tmp_path / "a file"
     taken.write_text("here first")
     for output in (taken, taken / "below"):
@@ -534,7 +534,7 @@ def test_spec_of_another_kind(text: str, tmp_path: Path) -> None:
 
 
 def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """The record of every checkpoint, with a checksum that fits."""
+    """Change the record of every checkpoint, with a right checksum."""
     for place in folder.glob("checkpoints/*/manifest.json"):
         content = disk.unsealed(place.read_bytes())
         del content["sha256"]
@@ -558,7 +558,7 @@ CHANGES = {
 
 @pytest.mark.usefixtures("compiled_once")
 def test_a_changed_spec_file_changes_nothing(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint says what the run is; also where the command leaves something open."""
+    """The spec in the checkpoint counts, also for options that the command omits."""
     train(spec(), tmp_path / "run", stop=after(3))
     file = tmp_path / "run" / "spec.json"
     changed = json.loads(file.read_text())
@@ -578,7 +578,7 @@ def test_a_changed_spec_file_changes_nothing(whole: Whole, tmp_path: Path, monke
 @pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize(("tick_steps", "later"), [(20, [100, 120, 140, 160, 180, 200]), (80, [160, 240])])
 def test_a_coarser_clock_does_not_end_a_run_early(tick_steps: int, later: list[int], tmp_path: Path) -> None:
-    """`num_steps` decides when it ends, and not how many ticks there were; nor does a finer one lengthen it."""
+    """`num_steps` decides when a run ends, not the number of its ticks; shorter ticks do not lengthen it."""
     train(spec(), tmp_path, stop=after(3))
     result = train(spec(tick_steps=tick_steps), tmp_path, resume=True, allow_changes=True)
     assert [report.num_steps for report in result.history] == [0, 40, 80, *later]
@@ -587,7 +587,7 @@ def test_a_coarser_clock_does_not_end_a_run_early(tick_steps: int, later: list[i
 @pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("change", ["", "[]", "{}", "returns", "empty", "old", "a link", "a FIFO"])
 def test_a_changed_result_is_made_again(change: str, whole: Whole, tmp_path: Path) -> None:
-    """From the last checkpoint, which gives the same one to the last bit."""
+    """Made from the last checkpoint, the result is the same to the last bit."""
     folder, file = tmp_path / "run", tmp_path / "run" / "result.json"
     shutil.copytree(whole("pocket/catch", "retrace"), folder)
     content = json.loads(file.read_text())
@@ -618,7 +618,7 @@ def test_a_changed_result_is_made_again(change: str, whole: Whole, tmp_path: Pat
 
 
 def test_a_finished_run_needs_no_checkpoints(whole: Whole, tmp_path: Path) -> None:
-    """Who removes them for room keeps the result; and without it, nothing calls itself finished."""
+    """Without checkpoints a run keeps its result; without a result it is not finished."""
     folder = tmp_path / "run"
     shutil.copytree(whole("pocket/catch", "retrace"), folder)
     shutil.rmtree(folder / "checkpoints")
@@ -658,7 +658,7 @@ RECORDS: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("change", RECORDS.values(), ids=RECORDS)
 def test_forged_records(change: Callable[[dict[str, Any]], object], whole: Whole, tmp_path: Path) -> None:
-    """With a checksum that fits: refused in one line by whatever reads them."""
+    """With a right checksum, every reader raises a one-line error."""
     folder = tmp_path / "run"
     shutil.copytree(whole("pocket/catch", "retrace"), folder)
     (folder / "result.json").unlink()
@@ -670,7 +670,7 @@ def test_forged_records(change: Callable[[dict[str, Any]], object], whole: Whole
 
 @pytest.mark.usefixtures("compiled_once")
 def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) -> None:
-    """A folder from somebody else may hold links in place of the files that a run writes."""
+    """A folder from somebody else may hold links in place of files that a run writes."""
     victim = tmp_path / "victim"
     victim.write_text("thesis")
     folder = tmp_path / "run"
@@ -697,7 +697,7 @@ def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) 
 
 
 def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) -> None:
-    """Whatever its files say: consent comes from who calls (fault matrix, row 40)."""
+    """Only the caller can allow an import, not the files of a run."""
     mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
     train(mine, tmp_path, stop=after(4))
     del sys.modules["offtrace_faulty"], gymnasium.registry["Faulty-v0"]
@@ -712,7 +712,7 @@ def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) 
 # -- environments that break (rows 20 to 22) -----------------------------------------------------------------
 
 FAULTY = '''
-"""Episodes of 7 steps; after 17 steps in all it does what the file FAULT says, if it is there."""
+"""Episodes of 7 steps; after 17 steps in total it does what the file FAULT says, if it exists."""
 import os, time
 from pathlib import Path
 import gymnasium, numpy as np
@@ -753,7 +753,7 @@ gymnasium.register("Faulty-v0", Faulty)
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The file whose content is the fault."""
+    """Return the file whose content is the fault."""
     folder = tmp_path_factory.mktemp("faulty")
     (folder / "offtrace_faulty.py").write_text(FAULTY)
     with pytest.MonkeyPatch.context() as patch:
@@ -776,7 +776,7 @@ BROKEN = {"seed": 3, "options": {"allow_import": True, "timeout": 2.0}}
 def test_environments_that_break(
     faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each fault stops the run with all that is needed to find it; once mended, the run ends as it would have."""
+    """Each fault stops the run with an error that locates it; without the fault, the resumed run ends as usual."""
     mine = spec("offtrace_faulty:Faulty-v0", **BROKEN)
     train(mine, tmp_path / "whole")
     for number, (fault, (kind, text)) in enumerate(FAULTS.items()):
@@ -787,7 +787,7 @@ def test_environments_that_break(
             assert part in str(caught.value)
         saved = checkpoints.load(tmp_path / "run")
         assert len(saved.arrays["actions"]) == 18  # 16 steps, and two dummy rows
-        assert saved.number == TICK + 2 * 8 + 1  # ten of them are tick 1; for the next one actions were chosen
+        assert saved.number == TICK + 2 * 8 + 1  # ten of them are tick 1; the actions of the next step were chosen
 
     monkeypatch.chdir(tmp_path)
     faulty.write_text("raise")
@@ -846,7 +846,7 @@ def test_divergence_ends_a_run(
 
 
 def test_divergence_in_a_population(whole: Whole) -> None:
-    """The others go on, and do not notice."""
+    """The other members continue, unchanged."""
     results = train(population(step_size=1e30))
     assert any("updates were not applied" in event for event in results[1].history[2].events)
     for i in (0, 2, 3):
@@ -862,7 +862,7 @@ def test_values_beyond_any_return() -> None:
 
 
 def test_values_that_are_not_finite() -> None:
-    """Also where no update has met them yet: such a state must never be saved."""
+    """Also before an update has met them: such a state must never be saved."""
     tick = SimpleNamespace(num_refused=np.array([0]))
     for value in (np.nan, np.inf):
         probe = SimpleNamespace(metrics=SimpleNamespace(largest_q=np.array([value])), largest_reward=np.array([1.0]))
@@ -901,7 +901,7 @@ def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def arguments(given: TrainSpec, *more: str) -> list[str]:
-    """The spec as a person would type it."""
+    """Return the spec as typed on the command line."""
     typed = ["train", given.env]
     for name, value in vars(given).items():
         if name == "env" or value is None or value == {}:
@@ -942,7 +942,7 @@ def wait_for_ticks(process: subprocess.Popen[str], progress: Path, num_ticks: in
 def test_interrupted_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C, SIGTERM, a terminal that is closed, then to the end: the same as without."""
+    """A run stopped by Ctrl-C, SIGTERM and a closed terminal, then resumed to its end, equals one without stops."""
     long = spec(num_steps=20_000)
     folder = tmp_path / "a run"
     num_ticks = 3
@@ -995,7 +995,7 @@ with signals() as stopping:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
-    """Even in the middle of a compiled program, where Python's own handlers do not get a turn."""
+    """Even inside a compiled program, where Python's own handlers do not run."""
     with subprocess.Popen([sys.executable, "-c", COMPUTES], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -1061,7 +1061,7 @@ def test_what_an_environment_needs_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`loaded`, which imports it, must be imported anew. Atari's is in test_atari.py."""
+    """`loaded` imports the package and must be imported anew. Atari's test is in test_atari.py."""
     for name in [name for name in sys.modules if loaded and name.startswith(loaded)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
@@ -1088,7 +1088,7 @@ def test_without_tensorboard_nothing_is_left_behind(tmp_path: Path, monkeypatch:
 def test_resumed_without_what_can_be_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is as it was; what has a value of its own must be given, or is refused by name."""
+    """Omitted choices keep their saved values; other options must be given again, or are named in an error."""
     monkeypatch.chdir(tmp_path)
     train(spec(), "run", stop=after(2))
     chosen = TrainSpec(
@@ -1106,7 +1106,7 @@ def test_resumed_without_what_can_be_chosen(
 
 
 def test_typed_is_read_back() -> None:
-    """The command that goes on with a run."""
+    """Return the command that resumes a run."""
     given = spec(lambda_=0.25, anneal=False, double=False, clamp=None, options={"rows": 5, "columns": 7}, seed=3)
     assert tyro.cli(TrainSpec, args=typed(given)) == given
     assert typed(TrainSpec(env="CartPole-v1")) == ["CartPole-v1"]
@@ -1135,7 +1135,7 @@ print(len(jax.devices()), seen)
 
 
 def test_two_devices(whole: Whole, tmp_path: Path) -> None:
-    """Four members, two on each device, as on one."""
+    """Four members, two per device, give the same results as on one device."""
     folder = whole("population")
     plans = json.loads((folder / "spec.json").read_text())["specs"]
     assert [from_json(plan) for plan in plans] == [resolved(one) for one in population()]

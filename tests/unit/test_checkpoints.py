@@ -1,4 +1,4 @@
-"""Checkpoints under everything that happens to files: kills, full disks, rot, links, forgers, two writers."""
+"""Checkpoints under every fault of files: kills, full disks, bit rot, links, forgery, two writers."""
 
 import errno
 import hashlib
@@ -48,7 +48,7 @@ folder = Path(sys.argv[1])
 
 
 def child(script: str, *args: Any, timeout: float = 60) -> str:
-    """Run in a process of its own, as forking this one, with all its threads, would not be safe."""
+    """Run code in a new process, since forking this one, with all its threads, is not safe."""
     command = [sys.executable, "-W", "error", "-c", COMMON + textwrap.dedent(script), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def assert_falls_back(folder: Path, *words: str) -> None:
 
 
 def forge(path: Path, *, data: bytes | None = None, **changes: Any) -> None:
-    """A manifest with other content and the right checksums; `data` replaces the arrays, checksum and size, too."""
+    """Write a manifest with other content and right checksums; `data` replaces the arrays."""
     content = json.loads((path / MANIFEST).read_text())
     del content["sha256"]
     if data is not None:
@@ -285,7 +285,7 @@ def test_an_intact_one_is_not_overwritten(tmp_path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_damaged_one_is_replaced(tmp_path: Path, keep: int) -> None:
-    """Resumed from 1, as 2 is damaged, the run comes to 2 again."""
+    """The run resumes from 1, because 2 is damaged, and reaches 2 again."""
     _, other = two(tmp_path)
     (other / ARRAYS).write_bytes(b"rot")
     save(tmp_path, *state(2), number=2, keep=keep)
@@ -295,7 +295,7 @@ def test_a_damaged_one_is_replaced(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_damaged_one_ahead_does_not_hide_the_newest(tmp_path: Path, keep: int) -> None:
-    """Were it kept and counted, `keep=1` would remove what has just been saved."""
+    """If it counted, `keep=1` would remove the checkpoint just saved."""
     save(tmp_path, *state(10), number=10)
     damaged = save(tmp_path, *state(30), number=30)
     (damaged / MANIFEST).unlink()
@@ -308,7 +308,7 @@ def test_a_damaged_one_ahead_does_not_hide_the_newest(tmp_path: Path, keep: int)
 
 
 def mutations(path: Path, rng: np.random.Generator, count: int) -> Iterator[tuple[str, Path]]:
-    """Files of the checkpoint, each changed in one way while it is yielded."""
+    """Yield the files of the checkpoint, each changed in one way meanwhile."""
     content = {path / name: (path / name).read_bytes() for name in (ARRAYS, MANIFEST)}
     for index in range(count):
         file = path / (ARRAYS, MANIFEST)[index % 2]
@@ -340,7 +340,7 @@ def test_a_thousand_mutations(tmp_path: Path) -> None:
 
 
 def test_every_bit_of_the_manifest(tmp_path: Path) -> None:
-    """There is no byte in it that the checksum does not cover, or whose change JSON would forgive."""
+    """The checksum covers every byte, also those that JSON would ignore."""
     path = save(tmp_path, {}, {"é": 1.5}, number=1)
     data = (path / MANIFEST).read_bytes()
     for bit in range(8 * len(data)):
@@ -371,7 +371,7 @@ def test_a_renamed_checkpoint(tmp_path: Path) -> None:
 
 
 def test_two_hundred_kills(tmp_path: Path) -> None:
-    """A child resumes, saves in a loop, tells of each finished save, and dies at a random moment."""
+    """A child resumes, saves in a loop, reports each finished save, and is killed at a random moment."""
     out = child(
         """
         rng = random.Random(0)
@@ -412,7 +412,7 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
 
 
 def test_death_or_error_at_every_call(tmp_path: Path) -> None:
-    """Of each call that changes the disk: the k-th ends the process, or fails; then the first half of a write."""
+    """The k-th call that changes the disk kills the process, or fails; also after half a write."""
     out = child(
         """
         class File:
@@ -479,7 +479,7 @@ def test_death_or_error_at_every_call(tmp_path: Path) -> None:
 
 
 def test_the_order_of_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash of the machine, which no test can have, needs every sync before the rename, and one after it."""
+    """To survive a crash of the machine, every sync must come before the rename, and one after it."""
     two(tmp_path)
     calls: list[str] = []
 
@@ -526,7 +526,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 100, 24_000])
 def test_a_true_limit_on_file_size(tmp_path: Path, limit: int) -> None:
-    """The kernel's own error, with the half-written file that comes with it."""
+    """The kernel's own error, with a half-written file."""
     child(
         """
         import resource
@@ -555,7 +555,7 @@ def test_a_true_limit_on_file_size(tmp_path: Path, limit: int) -> None:
 
 
 def test_leftovers_make_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk may be full of what a killed process has left."""
+    """The disk may be full of files left by a killed process."""
     two(tmp_path)
     leftover = tmp_path / "checkpoints" / ".writing-000000000003-1"
     leftover.mkdir()
@@ -682,7 +682,7 @@ def test_deep_json_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_version_is_neither_read_nor_replaced(tmp_path: Path) -> None:
-    """It is not damaged: to fall back behind it, and to write over it, would lose a run."""
+    """It is not damaged: skipping or replacing it would lose a run."""
     _, other = two(tmp_path)
     forge(other, version=3, files="unheard of")
     with pytest.raises(ValueError, match="must have version 2 of the format; got 3"):
@@ -724,7 +724,7 @@ def test_forged_arrays_with_the_right_checksum(tmp_path: Path, data: bytes) -> N
 
 
 def test_no_memory_is_taken_for_what_is_only_declared(tmp_path: Path) -> None:
-    """4 TB in the header, and in the manifest, under a limit of 1 GB more than the process has: no MemoryError."""
+    """A header and a manifest that claim 4 TB, with 1 GB of memory left: no MemoryError."""
     _, other = two(tmp_path)
     header = {"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}
     forge(other, data=tensors(header))
@@ -744,7 +744,7 @@ def test_no_memory_is_taken_for_what_is_only_declared(tmp_path: Path) -> None:
 
 
 class Trap:
-    """What a malicious pickle does."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -776,7 +776,7 @@ def test_one_lock_in_one_process(tmp_path: Path) -> None:
         for second in (lock, FolderLock(tmp_path)):
             with pytest.raises(ValueError, match=rf"process {os.getpid()} holds .*lock'.* another folder"), second:
                 pass
-        with pytest.raises(ValueError), FolderLock(tmp_path):  # a refusal has not let go of it
+        with pytest.raises(ValueError), FolderLock(tmp_path):  # a failed attempt has not released it
             pass
     with lock, pytest.raises(ValueError), FolderLock(tmp_path):
         pass
@@ -803,7 +803,7 @@ with FolderLock(folder):
 
 @pytest.mark.parametrize("children", ["none", "fork"])
 def test_locks_between_processes_and_after_a_kill(tmp_path: Path, children: str) -> None:
-    """Also if a forked worker outlives the holder, for which the kernel would keep an inherited lock."""
+    """Also if a forked worker, which inherits the lock, outlives the holder."""
     command = [sys.executable, "-c", COMMON + HOLD, tmp_path, children]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as holder:
         try:
@@ -876,7 +876,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_no_permission() -> None:
-    """As nobody, where this process is root, to whom everything is permitted."""
+    """As the user nobody if this process is root, who may write everywhere."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         for inner, mode in (("run", 0o555), ("good", 0o777), ("good/checkpoints", 0o555)):
@@ -907,7 +907,7 @@ def test_no_permission() -> None:
 
 
 def test_other_people_can_read_them(tmp_path: Path) -> None:
-    """The files have the modes that the user's mask gives, not those of a temporary file."""
+    """Files get the modes of the user's umask, not those of a temporary file."""
     mask = os.umask(0o022)
     try:
         path = save(tmp_path, *state(1), number=1)

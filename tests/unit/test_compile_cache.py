@@ -1,4 +1,4 @@
-"""Compiled programs that are kept between runs: where, how many, and what is not kept."""
+"""The cache of compiled programs: its folder, its size, and what is removed."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ jax.jit(lambda x: x * 2 + 1)(3.0)
 
 
 def kept(**variables: str) -> str:
-    """The folder that a new process would use."""
+    """Return the cache folder of a new process."""
     inherited = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     command = [sys.executable, "-c", WHERE]
     done = subprocess.run(command, env={**inherited, **variables}, capture_output=True, text=True, check=True)
@@ -76,7 +76,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`train`, `watch`, and sweeps in this process and in processes of their own, before they compile anything."""
+    """`train`, `watch` and sweeps, in this process and in others, enable the cache before they compile."""
 
     class Kept(Exception):
         pass
@@ -85,7 +85,7 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
         raise Kept
 
     def train(*_: object, **__: object) -> None:
-        raise RuntimeError("programs are compiled, and were not looked for")
+        raise RuntimeError("programs are compiled before the cache is enabled")
 
     monkeypatch.setattr(compile_cache, "enable", keep)
     monkeypatch.setattr(training, "train", train)

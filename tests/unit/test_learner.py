@@ -1,4 +1,4 @@
-"""The learner's update against the paper's ΔQ written out, for every trace; clamp, division, masks and ends included.
+"""The learner's update against the paper's ΔQ written out, for every trace, with clamp, division, masks and ends.
 
 The network is a table: Q(x, ·) is a row of the parameters, so what an update does to them can be written down.
 """
@@ -24,7 +24,7 @@ def table(params: jax.Array, obs: jax.Array) -> jax.Array:
 
 
 def batch(seed: int = 0) -> Batch:
-    """Windows with an end in some, a truncation with its dummy row in others."""
+    """Windows, some with a termination, some with a truncation and its dummy row."""
     rng = np.random.default_rng(seed)
     shape = (LENGTH, WINDOWS)
     continues, reset, mask = np.ones(shape, bool), np.zeros(shape, bool), np.ones(shape, bool)
@@ -80,7 +80,7 @@ def expected_parameters(
 
 @functools.partial(jax.jit, static_argnums=3)
 def updates(traces: dict, given: Batch, params: np.ndarray, spec: LearnerSpec) -> dict:
-    """One update by each trace, compiled together, which takes a third of the time."""
+    """One update with each trace. Compiling them together takes a third of the time."""
     found = {}
     for name, trace in traces.items():
         hyper = Hyper(gamma=0.9, step_size=STEP_SIZE, regularisation=REGULARISATION, trace=trace)
@@ -106,7 +106,7 @@ def _float64():
 
 @pytest.mark.parametrize("clamp", [None, 0.5])
 def test_the_update_is_the_papers(clamp: float | None) -> None:
-    """By a trace of its own, and by its number among those that a population may have."""
+    """Each trace as itself, and by its index, as in a population."""
     params = np.random.default_rng(1).normal(size=(STATES, ACTIONS))
     given, spec = batch(), LearnerSpec(optimiser="rmsprop", clamp=clamp)
     traces = {name: ot.trace(name) if name == "one_step" else ot.trace(name, lambda_=0.8) for name in ot.TRACES}
@@ -120,7 +120,7 @@ def test_the_update_is_the_papers(clamp: float | None) -> None:
 
 
 def test_lambda_zero_is_one_algorithm_to_the_last_bit() -> None:
-    """Each compiled alone: in one program XLA would see that they are the same."""
+    """Each compiled separately: in one program XLA could merge equal computations."""
     params, given = np.random.default_rng(2).normal(size=(STATES, ACTIONS)), batch(2)
     traces = (ot.Retrace(0.0), ot.TreeBackup(0.0), ot.QLambda(0.0))
     found = [updated({"": trace}, given, LearnerSpec(), params)[""] for trace in traces]
@@ -149,7 +149,8 @@ def test_dqn_is_windows_of_one_step_and_a_greedy_target() -> None:
 
 
 def test_double_takes_the_policy_from_the_online_network() -> None:
-    """Online says action 0, the target network says 1: double Q-learning values action 0 by the target network."""
+    """The online network prefers action 0, the target network action 1: double Q-learning takes the target network's
+    value of action 0."""
     online, old = np.array([[1.0, 0.0]]), np.array([[5.0, 7.0]])
     given = Batch(
         obs=jnp.zeros((2, 1), int),
@@ -181,7 +182,7 @@ def test_the_target_network_follows_in_steps() -> None:
 
 
 def test_a_member_of_a_population_equals_itself_alone() -> None:
-    """Five traces and λs under one `vmap`, three updates; a table adds in the same order, so to the last bit."""
+    """Five traces and λs under one `vmap`, three updates. Tables add in the same order, so to the last bit."""
     rng = np.random.default_rng(5)
     params, given, spec = rng.normal(size=(5, STATES, ACTIONS)), batch(5), LearnerSpec()
     kinds = jnp.array(
@@ -260,7 +261,7 @@ def test_the_effective_length_ends_with_a_life() -> None:
 
 
 def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
-    """So says `UpdateRecord`, and so says `Report`."""
+    """As documented in `UpdateRecord` and `TickRecord`."""
     hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     params = jnp.asarray(np.random.default_rng(0).normal(size=(STATES, ACTIONS)))
     norms = []
@@ -274,7 +275,7 @@ def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
 @pytest.mark.parametrize("bad", ["params", "target_params"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_applied(bad: str, value: float) -> None:
-    """Fault matrix, row 26: also where the clamp would have hidden an infinite correction."""
+    """Also where the clamp would have hidden an infinite correction."""
     given, spec = batch(6), LearnerSpec(target_period=1000)
     hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     state = learner.init(jnp.zeros((STATES, ACTIONS)), spec, hyper)

@@ -1,4 +1,4 @@
-"""Replay against a naive one: a list of dicts for each actor, which remembers what the actor saw."""
+"""Replay against a naive one: a list of dicts per actor, with the observations that the actor saw."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ WRITE = jax.jit(replay.add)
 SAMPLE = jax.jit(replay.sample, static_argnums=(2, 3))
 STARTS = jax.jit(lambda *given: (replay.can_sample(*given), replay.num_starts(*given)), static_argnums=1)
 CHI_SQUARE = 4.5
-"""Standard deviations of χ² above its mean that pass: about 1 in 100,000 sets of samples would not."""
+"""Accepted standard deviations of χ² above its mean; about 1 in 100,000 sets of samples exceeds it."""
 
 
 def rows_of(rng: np.random.Generator, spec: ReplaySpec, length: int, *, end: float = 0.2) -> Rows:
@@ -47,7 +47,7 @@ def rows_of(rng: np.random.Generator, spec: ReplaySpec, length: int, *, end: flo
 
 
 class Naive:
-    """One list of dicts for each actor, as long as the run; what was overwritten is known by its place alone."""
+    """One list of dicts per actor, as long as the run; overwritten rows are those before the last `capacity`."""
 
     def __init__(self, spec: ReplaySpec) -> None:
         self.spec = spec
@@ -62,7 +62,7 @@ class Naive:
             written.append(row)
 
     def starts(self, length: int) -> range:
-        """Times at which a window can start: n+1 rows that are all there, and the older frames of the first one."""
+        """Return the times where a window can start: its n+1 rows and the first one's older frames are stored."""
         num_steps = len(self.lists[0])
         alive = [t for t in range(num_steps) if t >= num_steps - self.spec.capacity]
 
@@ -82,7 +82,7 @@ class Naive:
 
 
 def both(spec: ReplaySpec, rows: Rows, chunks: list[int]) -> tuple[ReplayState, Naive]:
-    """The real one and the naive one, driven by the same script of chunk lengths; 0 stands for a single step."""
+    """Drive the real and the naive replay by the same script of chunk lengths; 0 stands for a single step."""
     state, naive, t = replay.init(spec), Naive(spec), 0
     for chunk in chunks:
         length = max(chunk, 1)
@@ -95,7 +95,7 @@ def both(spec: ReplaySpec, rows: Rows, chunks: list[int]) -> tuple[ReplayState, 
 
 
 def assert_all_windows_are_right(state: ReplayState, naive: Naive, length: int, num_windows: int = 400) -> None:
-    """Every window drawn is one of the naive's, all of those are drawn, and about equally often."""
+    """Every drawn window is one of the naive replay's, and all of those are drawn, about equally often."""
     starts = naive.starts(length)
     can_sample, num_starts = STARTS(state, length)
     assert bool(can_sample) == (len(starts) > 0)
@@ -131,7 +131,7 @@ FRAMES = {"bits": ((3, 3, 4), bool), "bytes": ((5, 7), "uint8"), "vector": ((4,)
     [("bits", 1, 1), ("bits", 4, 3), ("bytes", 4, 1), ("vector", 1, 3)],
 )
 def test_agrees_with_the_naive_structure(kind: str, stack: int, num_actors: int) -> None:
-    """Before it is full, when it is just full, one row later, and several times round, in chunks and in steps."""
+    """Before the ring is full, when it is just full, one row later, and after several turns; in chunks and steps."""
     shape, dtype = FRAMES[kind]
     spec = ReplaySpec(capacity=23, num_actors=num_actors, shape=shape, dtype=dtype, stack=stack)
     rows = rows_of(np.random.default_rng(stack), spec, 100)
@@ -147,7 +147,7 @@ def test_agrees_with_the_naive_structure(kind: str, stack: int, num_actors: int)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_script_agrees(data: st.DataObject) -> None:
-    """Shapes are few, so that few programs are compiled; the script, the episodes and the window are free."""
+    """Few shapes, so that few programs are compiled; any script, episodes and window."""
     stack, capacity = data.draw(st.sampled_from([(1, 7), (4, 13)]))
     spec = ReplaySpec(capacity=capacity, num_actors=2, shape=(2,), dtype="uint8", stack=stack)
     chunks = data.draw(st.lists(st.sampled_from([0, 2, 7]), min_size=1, max_size=14))
@@ -186,7 +186,7 @@ def test_packing_is_exact(size: int, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", [bool, "float32"])
 def test_push_shows_what_sampling_gives_back(dtype: Any) -> None:
-    """The stack an actor sees is the one it learns from, dummy rows included."""
+    """An actor sees the stack that it later learns from, also in dummy rows."""
     spec = ReplaySpec(capacity=50, num_actors=2, shape=(3,), dtype=dtype, stack=3)
     rows = rows_of(np.random.default_rng(2), spec, 40)
     stack = jnp.zeros((2, *spec.observation_shape), spec.dtype)
@@ -259,7 +259,7 @@ def test_the_memory_is_donated_not_copied() -> None:
 
 
 def test_bytes_per_transition() -> None:
-    """App. F keeps 62,500 rows for each of 16 actors; the bars are 150 bytes on MinAtar and 7.3 kB on Atari."""
+    """App. F has 62,500 rows for each of 16 actors; the limits are 150 bytes on MinAtar and 7.3 kB on Atari."""
     size = {"capacity": 62_500, "num_actors": 16}
     planes = {4: 50, 6: 75, 7: 88, 10: 125}  # Breakout and Asterix, Space Invaders, Freeway, Seaquest
     for channels, packed in planes.items():

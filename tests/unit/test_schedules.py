@@ -13,7 +13,7 @@ from offtrace.agent.schedules import ScheduleState, SwitchingEpsilon
 ADVANCE = jax.jit(schedules.advance, static_argnums=(0, 3))
 EPSILON = jax.jit(schedules.epsilon, static_argnums=0)
 ROUNDING = 1e-6
-"""Of a float32 near 1, after three operations."""
+"""The rounding error of a float32 near 1 after three operations."""
 
 
 @settings(max_examples=50, deadline=None)
@@ -44,7 +44,7 @@ def test_the_numbers_of_the_papers() -> None:
 
 
 def simulated(spec: SwitchingEpsilon, drawn: list[int], frames: int, step: int) -> list[float]:
-    """One actor, frame by frame: `drawn` are the schedules as they are drawn; ε is read every `step` frames."""
+    """Return ε of one actor every `step` frames, simulated frame by frame; `drawn` are the schedules in order."""
     position = dict.fromkeys(range(len(spec.ends)), 0)
     seen = []
     for frame in range(frames):
@@ -58,7 +58,7 @@ def simulated(spec: SwitchingEpsilon, drawn: list[int], frames: int, step: int) 
 
 
 def run(spec: SwitchingEpsilon, num_actors: int, num_steps: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """ε and the schedule followed, both (num_steps, num_actors)."""
+    """Return ε and the current schedule, both (num_steps, num_actors)."""
     first, rest = jax.random.split(jax.random.key(3))
 
     def body(following: ScheduleState, key: jax.Array) -> tuple[ScheduleState, tuple[jax.Array, jax.Array]]:
@@ -85,7 +85,7 @@ def test_switching_is_the_simulation(shared_position: bool) -> None:
 
 
 def test_schedules_go_on_where_they_were_left() -> None:
-    """By hand: 0 for 20 frames, 1 for 20, then 0 again from 20 of 100."""
+    """By hand: schedule 0 for 20 frames, 1 for 20, then 0 again, from 20 of 100."""
     spec = SwitchingEpsilon(ends=(0.0, 0.5), probabilities=(1.0, 0.0), duration=100, period=20)
     following = ScheduleState(jnp.array([0]), jnp.array([[0, 0]]), jnp.array([0]))
     after = ADVANCE(spec, following, jax.random.key(0), 20)
@@ -100,7 +100,7 @@ def test_schedules_go_on_where_they_were_left() -> None:
 
 
 def test_proportions_of_switching() -> None:
-    """First draws and later ones: within four standard deviations of (0.3, 0.4, 0.3)."""
+    """First and later draws are within four standard deviations of (0.3, 0.4, 0.3)."""
     spec = SwitchingEpsilon(period=4, duration=100)
     _, current = run(spec, num_actors=400, num_steps=50, step=4)
     for draws in (current[:1], current[1:]):

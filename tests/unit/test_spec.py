@@ -1,4 +1,4 @@
-"""What a run is: every refusal by name, rule and value; what is chosen for whom; the way to JSON and back."""
+"""Specs: input checks by name, rule and value; defaults; JSON and back."""
 
 import dataclasses
 import json
@@ -54,7 +54,7 @@ def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> Non
 
 
 def test_every_field_has_a_rule() -> None:
-    """A field that is added must be added to the door, too."""
+    """A new field needs an input check."""
     ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "hidden_sizes", "options"}
     assert ruled == set(FIELDS)
 
@@ -89,7 +89,7 @@ def test_defaults() -> None:
 
 
 def test_the_later_table_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All < the environment's < the paper's for RMSprop < DQN's < what is given."""
+    """Later sources win: all environments, this environment, the paper's RMSprop, DQN, the given value."""
     row = {
         "step_size": 0.5,
         "fill": 300,
@@ -169,7 +169,7 @@ def test_names() -> None:
     ["../../etc", "/etc/passwd", "..", ".", "a\nb", "a\x1b[31m", "a\0b", "..\\..\\c", "~", "-rf", "<b>", "$(x)"],
 )
 def test_names_are_harmless(env: str) -> None:
-    """Row 41: one part of a path, on one line, that is neither hidden nor taken for an option."""
+    """The name is one part of a path, on one line, neither hidden nor like an option."""
     name = TrainSpec(env=env).name
     assert PurePath(name).parts == (name,)
     assert name.isprintable()
@@ -199,7 +199,7 @@ def test_json_of_another_version() -> None:
 
 
 def test_records_of_older_versions_are_read() -> None:
-    """A record without a field that came later, and fingerprints as they were then: begun sweeps go on."""
+    """Old records without a later field can be read, and fingerprints are unchanged, so that old sweeps resume."""
     plan = resolved(TrainSpec(env="pocket/catch", seed=3))
     there = to_json(plan)
     assert not set(there) & set(ADDED)

@@ -1,4 +1,4 @@
-"""Environment, replay and learner as one program: counts, determinism, populations, and that it learns.
+"""The compiled program of environment, replay and learner: counts, determinism, populations, learning.
 
 Compiling dominates, so ticks are of few lengths, and tests share their programs.
 """
@@ -35,7 +35,7 @@ SPEC = ProgramSpec(
 )
 OTHER = dataclasses.replace(SPEC, switching=SwitchingEpsilon(period=10, duration=40), reward_clamp=0.25)
 TICK = 10
-"""Iterations; some tests have several ticks, one has a tick that is twice as long."""
+"""Iterations per tick; one test has a tick that is twice as long."""
 
 
 def settings(*, lambda_: float = 0.9, kind: str = "retrace", step_size: float = 1e-3) -> Settings:
@@ -46,24 +46,24 @@ def settings(*, lambda_: float = 0.9, kind: str = "retrace", step_size: float = 
 
 
 def key(seed: int) -> jax.Array:
-    """Of a population of one."""
+    """Return the keys of a population of one."""
     return jax.random.key(seed)[None]
 
 
 @functools.cache
 def program(spec: ProgramSpec = SPEC) -> Program:
-    """Episodes have five steps."""
+    """Return the program of `pocket/catch` with episodes of five steps."""
     return make_program(make("pocket/catch", rows=6, columns=5), spec)
 
 
 @functools.cache
 def compiled(function: Any, spec: ProgramSpec = SPEC, **options: Any) -> Any:
-    """A function of `population` for that program."""
+    """Compile a function of `population` for that program."""
     return jax.jit(functools.partial(function, program(spec), **options))
 
 
 def filled(chosen: Settings, keys: jax.Array, spec: ProgramSpec = SPEC) -> tuple[Member, TickSummary]:
-    """New members with as many steps as they need before they learn."""
+    """Return new members after the steps before their first update."""
     return acted(compiled(population.init, spec)(chosen, keys), chosen, spec)
 
 
@@ -75,7 +75,7 @@ def acted(members: Member, chosen: Settings, spec: ProgramSpec = SPEC) -> tuple[
 
 
 def learned(members: Member, chosen: Settings, bounds: Sequence[int] = (0, TICK)) -> tuple[Member, TickSummary]:
-    """A tick that is run in pieces between these bounds, in blocks of one iteration or of ten."""
+    """Run a tick in pieces between these bounds, in blocks of one iteration or of ten."""
     block = math.gcd(*bounds, TICK)
     table = population.empty_table(program(), len(members.key), bounds[-1], learns=True)
     for start, until in itertools.pairwise(bounds):
@@ -107,7 +107,7 @@ def same(one: object, other: object) -> bool:
 
 
 def first(tree: Any) -> Any:
-    """Of a population."""
+    """Return the first member of a population."""
     return jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, tree)
 
 
@@ -118,7 +118,7 @@ def trained(**changes: Any) -> tuple[Member, TickSummary, Settings]:
 
 
 def test_counts() -> None:
-    """Eight actors, an update for every four of their steps: two updates an iteration."""
+    """Eight actors and an update per four steps: two updates per iteration."""
     member, tick, chosen = trained()
     assert int(member.num_steps) == 8 * (SPEC.fill + TICK)
     assert int(member.replay.num_steps) == SPEC.fill + TICK
@@ -142,8 +142,7 @@ def test_the_same_key_gives_the_same_run() -> None:
 
 
 def test_two_ticks_are_one_long_tick() -> None:
-    """Which is what an exact resume needs: nothing lives outside of the member. The target network is renewed on the
-    way."""
+    """An exact resume needs this: no state outside of the member. The target network changes on the way."""
     chosen = settings()
     member, _ = filled(chosen, key(1))
     half, before = learned(member, chosen)
@@ -160,7 +159,7 @@ def test_a_tick_in_pieces_is_the_same_tick() -> None:
 
 
 def test_lambda_zero_is_one_algorithm() -> None:
-    """Retrace, TB and Q* at λ = 0, and one-step: the same parameters to the last bit."""
+    """Retrace, TB and Q* at λ = 0, and one-step learning, give the same parameters to the last bit."""
     members = [trained(lambda_=0.0, kind=kind)[0] for kind in ("retrace", "tree_backup", "q_lambda", "one_step")]
     for other in members[1:]:
         assert same(members[0].learner, other.learner)
@@ -180,7 +179,7 @@ def three_members() -> tuple[Settings, jax.Array, tuple[Member, TickSummary]]:
 
 
 def test_a_member_of_a_population_equals_itself_alone() -> None:
-    """On a CPU to the last bit, as members run one after the other."""
+    """To the last bit on a CPU, where members run one after the other."""
     _, keys, found = three_members()
     found = jax.tree.map(numbers, found)
     for i, (x, kind) in enumerate(EACH):
@@ -190,8 +189,8 @@ def test_a_member_of_a_population_equals_itself_alone() -> None:
 
 
 def test_members_side_by_side_agree_with_members_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an accelerator runs. Batched products may add in another order: float32 rounding, and no action decided
-    by it so early."""
+    """Accelerators batch the members. Batched products add in another order, which changes the rounding, but no
+    action so early in a run."""
     together, keys, (in_turn, ticks) = three_members()
 
     def run(keys: jax.Array, chosen: Settings) -> tuple[Member, Iterations]:
@@ -212,7 +211,7 @@ def test_members_side_by_side_agree_with_members_in_turn(monkeypatch: pytest.Mon
 
 
 def test_it_learns_to_catch() -> None:
-    """Random play earns −0.5 or so; the best is 1."""
+    """Random play earns about −0.5; the maximum is 1."""
     chosen = settings(lambda_=1.0, step_size=1e-3)
     member, _ = filled(chosen, key(0))
     for _ in range(60):
@@ -229,7 +228,7 @@ def test_an_evaluation_that_is_cut_short_says_so() -> None:
 
 
 def test_the_three_schedules_of_the_paper() -> None:
-    """Every actor has its own ε, and its windows are learned towards the policy with that ε."""
+    """Every actor has its own ε, and the target policy of its windows has the same ε."""
     chosen = settings()
     member, _ = filled(chosen, key(3), OTHER)
     member, _ = acted(member, chosen, OTHER)
@@ -247,12 +246,14 @@ def test_the_three_schedules_of_the_paper() -> None:
 
 
 def test_windows_of_one_step_learn_what_the_learner_would() -> None:
-    """DQN: the target network looks at successors only, and the update is the same; with convolutions."""
+    """DQN with convolutions: the target network sees successors only, and the update is the same."""
     dqn = LearnerSpec(target_policy="greedy", double=False)
     spec = dataclasses.replace(SPEC, window=1, steps_per_update=8, network="auto", learner=dqn)
     prog, chosen = program(spec), settings(kind="one_step")
     member = compiled(population.init, spec)(chosen, key(3))
-    member = member._replace(replay=filled(chosen, key(3))[0].replay)  # of another network, which is all the same
+    member = member._replace(
+        replay=filled(chosen, key(3))[0].replay
+    )  # of another network, which does not matter here
 
     @jax.jit
     def both(member: Member, chosen: Settings) -> tuple[Any, Any]:
@@ -282,7 +283,7 @@ def test_the_step_size_is_annealed() -> None:
 
 
 def test_off_policyness_grows_with_age() -> None:
-    """ε falls while the memory fills, so older rows were drawn from another policy."""
+    """ε falls while the memory fills, so the behaviour of older rows differs more."""
     chosen = settings()
     chosen = chosen._replace(epsilon_end=jnp.zeros(1), epsilon_steps=jnp.array([1500.0]))
     member, _ = filled(chosen, key(1))
@@ -315,7 +316,7 @@ def test_wrong_programs_are_refused(change: dict, text: str) -> None:
 
 def test_a_trajectory_aware_trace_has_a_program_of_its_own() -> None:
     chosen = settings()
-    member, _ = filled(chosen, key(0))  # the trace has no part in it
+    member, _ = filled(chosen, key(0))  # filling does not depend on the trace
     hyper = Hyper(0.9, 1e-3, 1e-8, ot.RecursiveRetrace(jnp.float32(0.9)), 1.0)
     chosen = chosen._replace(hyper=jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], hyper))
     member, tick = learned(member, chosen)

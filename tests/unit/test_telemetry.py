@@ -1,4 +1,4 @@
-"""Reports, their file, and what TensorBoard is told: what is written is what is read, also after a crash."""
+"""Records, their file and TensorBoard events: what is written is read back, also after a crash."""
 
 import ast
 import inspect
@@ -55,7 +55,7 @@ REPORTS = {
 
 
 def same(one: object, other: object) -> bool:
-    """With nan equal to itself, and 1 not equal to 1.0."""
+    """Compare with nan equal to itself, and 1 not equal to 1.0."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
@@ -99,7 +99,7 @@ def test_a_row_that_lacks_a_field_is_refused() -> None:
 
 
 def test_every_field_says_what_it_is() -> None:
-    """And every number has a chart."""
+    """Every number has a chart."""
     (cls,) = ast.parse(inspect.getsource(TickRecord)).body
     assert isinstance(cls, ast.ClassDef)
     body = cls.body[1:]
@@ -150,7 +150,7 @@ def test_a_full_disk_is_an_error() -> None:
 
 
 def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
-    """Wherever it was torn."""
+    """Wherever it was cut."""
     path = tmp_path / "progress.jsonl"
     telemetry.append(path, report(1))
     telemetry.append(path, report(2, events=("λ",)))
@@ -274,7 +274,7 @@ def test_events_are_text(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_the_old_events(tmp_path: Path) -> None:
-    """Also within the second in which they were written; TensorBoard forgets what came after the checkpoint."""
+    """Also within the same second. TensorBoard drops the points after the checkpoint."""
     pytest.importorskip("tensorboardX")
     for tick, resumed_at in ((2, None), (2, 4096), (3, 8192)):
         events = TensorBoardWriter(tmp_path, resumed_at=resumed_at)
