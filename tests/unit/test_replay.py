@@ -314,7 +314,7 @@ def test_too_much_and_too_early_are_refused() -> None:
     state = replay.init(SMALL)
     with pytest.raises(ValueError, match="`rows` must be 1 to 5 steps, the capacity; got 6"):
         replay.add(state, rows_of(np.random.default_rng(0), SMALL, 6))
-    with pytest.raises(ValueError, match="no window of 2 steps yet"):
+    with pytest.raises(ValueError, match="`state` must hold a window of 2 steps"):
         replay.sample(state, jax.random.key(0), 1, 2)
     for name in ("capacity", "num_actors", "stack"):
         sizes = {"capacity": 5, "num_actors": 2, "stack": 1} | {name: 0}
