@@ -309,7 +309,7 @@ class Host:
         num_iterations, num_steps = (int(n) for n in checked_array(arrays, "counts", np.int64, (2,)))
         if not (0 <= num_iterations < TICK and 0 <= num_steps < self.program.rounds):
             raise ValueError(
-                f"the checkpoint has {num_iterations} iterations and {num_steps} steps of a tick, which cannot be."
+                f"the checkpoint has impossible counts: {num_iterations} iterations and {num_steps} steps of a tick."
             )
         tick = PartialTick(num_iterations, episodes=checked_array(arrays, "ends", np.float64, (3,)).copy())
         tick.steps = [self._restore_rows(under(f"seen.{i}.", arrays), ()) for i in range(num_steps)]

@@ -142,7 +142,7 @@ class ActionChoice(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is fixed at compile time."""
+    """The static part of a run, an argument at compile time."""
 
     env: Any
     """An `Environment`, or the shape of an MDP, whose tables are inputs."""

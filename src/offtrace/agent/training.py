@@ -78,7 +78,7 @@ class Loop:
         return records
 
     def _is_evaluated(self, number: int) -> bool:
-        """Every `evaluation_ticks`; the last tick is left to the final evaluation."""
+        """Return True every `evaluation_ticks`; the final evaluation covers the last tick."""
         period = self.runtime.specs[0].evaluation_ticks
         return bool(period) and number % period == 0 and number < self.num_ticks - 1
 
