@@ -120,7 +120,7 @@ def ours(log: Log) -> Function:
 def spec(game: Game) -> Any:
     from offtrace.agent import replay
 
-    return replay.Spec(game.capacity, game.num_actors, game.shape, game.dtype, game.stack)
+    return replay.ReplaySpec(game.capacity, game.num_actors, game.shape, game.dtype, game.stack)
 
 
 def flashbax(log: Log, *, stacked: bool) -> Function:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from builders import sweep_results
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 
 INF, NAN = math.inf, math.nan
 GAMES = ("made/alpha", "made/beta")
 Spec = Mapping[str, Any]
-Value = Callable[[Spec, Report], float]
+Value = Callable[[Spec, TickRecord], float]
 
 
 class Case(NamedTuple):
@@ -24,33 +24,33 @@ class Case(NamedTuple):
     """By measure: the value that replaces that of every second tick."""
     ticks: int = 25
 
-    def reports(self, spec: Spec) -> list[Report]:
+    def reports(self, spec: Spec) -> list[TickRecord]:
         first, *later = sweep_results.reports(spec, ticks=self.ticks)
         told = [report._replace(episode_return=self.value(spec, report)) for report in later]
         odd = self.telemetry if spec["seed"] != 1 else {}
         return [first, *(report._replace(**odd) if report.tick % 2 else report for report in told)]
 
 
-def plain(spec: Spec, report: Report) -> float:
+def plain(spec: Spec, report: TickRecord) -> float:
     return report.episode_return
 
 
-def alike(spec: Spec, report: Report) -> float:
+def alike(spec: Spec, report: TickRecord) -> float:
     """Seeds differ by hundreds, and the means of algorithms by nearly nothing."""
     return 100.0 * (spec["seed"] - 1) + zlib.crc32(spec["trace"].encode()) % 7
 
 
-def outlier(spec: Spec, report: Report) -> float:
+def outlier(spec: Spec, report: TickRecord) -> float:
     is_one = (spec["env"], spec["trace"], spec["seed"]) == (GAMES[0], "retrace", 0)
     return 1e7 * report.episode_return if is_one and report.tick > 20 else report.episode_return
 
 
-def broken(spec: Spec, report: Report) -> float:
+def broken(spec: Spec, report: TickRecord) -> float:
     """NaN in one seed of one algorithm, from the middle of the run."""
     return NAN if spec["seed"] == 2 and spec["trace"] == "tree_backup" and report.tick > 12 else report.episode_return
 
 
-def mixed(spec: Spec, report: Report) -> float:
+def mixed(spec: Spec, report: TickRecord) -> float:
     """A different kind of extreme values in each game."""
     return MIXTURE[spec["env"]](spec, report)
 

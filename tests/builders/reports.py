@@ -2,13 +2,13 @@
 
 import math
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 
-UNTRAINED = Report(0, 0, 0, 0, math.nan, math.nan, 1.0, 2.5e-4, *[math.nan] * 7, (math.nan,) * 5)
+UNTRAINED = TickRecord(0, 0, 0, 0, math.nan, math.nan, 1.0, 2.5e-4, *[math.nan] * 7, (math.nan,) * 5)
 """Tick 0: the agent before its first update."""
 
 
-def report(tick: int = 3, *, tick_size: int = 1000, **changes: object) -> Report:
+def report(tick: int = 3, *, tick_size: int = 1000, **changes: object) -> TickRecord:
     """Return the report of one tick of `tick_size` steps, with `changes` to its fields."""
     fields = {
         "tick": tick,
@@ -28,4 +28,4 @@ def report(tick: int = 3, *, tick_size: int = 1000, **changes: object) -> Report
         "gradient": 0.125,
         "off_policy_by_age": (0.0, 0.125, 0.25, 0.5, 1.0),
     }
-    return Report(**(fields | changes))
+    return TickRecord(**(fields | changes))

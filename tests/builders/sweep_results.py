@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.reports import UNTRAINED
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.store import Store
 
 MADE = {
@@ -39,7 +39,7 @@ def specs(
     ]
 
 
-def reports(spec: Mapping[str, Any], ticks: int = 25) -> list[Report]:
+def reports(spec: Mapping[str, Any], ticks: int = 25) -> list[TickRecord]:
     """Return a learning curve that rises to the skill of the algorithm, and less far for Q(λ) with a large λ."""
     rng = random.Random(repr(sorted(spec.items())))
     lambda_, trace = spec["lambda_"], spec["trace"]
@@ -51,7 +51,7 @@ def reports(spec: Mapping[str, Any], ticks: int = 25) -> list[Report]:
         share = tick / ticks
         value = scale * (skill * (1 - math.exp(-4 * share)) + rng.gauss(0, 0.05))
         found.append(
-            Report(
+            TickRecord(
                 tick,
                 2000 * tick,
                 500 * tick,
@@ -80,7 +80,7 @@ def store(
     failing: Mapping[int, str] | None = None,
     unfinished: Sequence[int] = (),
     made: Mapping[str, Any] = MADE,
-    told: Callable[[Mapping[str, Any]], Sequence[Report]] = reports,
+    told: Callable[[Mapping[str, Any]], Sequence[TickRecord]] = reports,
 ) -> Path:
     """Write these runs to a file of results. `told` returns the reports of a run.
 

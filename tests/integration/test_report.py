@@ -23,7 +23,7 @@ from builders import sweep_results
 from rich.console import Console
 
 from offtrace.agent.spec import TrainSpec, resolved, to_json
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.cli import main
 from offtrace.cli.report import print_troubles
 from offtrace.experiments import engine
@@ -271,7 +271,7 @@ def test_troubles_are_told_by_reason(tmp_path: Path, capsys: pytest.CaptureFixtu
     wanted = sweep_results.specs(("made/a",), lambdas=(1.0,), seeds=range(30))
     failing = {i: f"OSError: no room in block {i}" for i in range(100)} | {100: "ValueError: other"}
 
-    def told(spec: Mapping[str, Any]) -> list[Report]:
+    def told(spec: Mapping[str, Any]) -> list[TickRecord]:
         event = f"|Q| reached {spec['seed']}.5, beyond any possible return of 10"
         return [report._replace(events=(event,)) for report in sweep_results.reports(spec, ticks=2)]
 

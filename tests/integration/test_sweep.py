@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from offtrace.agent import disk, training
-from offtrace.agent.checkpoints import Lock
+from offtrace.agent.checkpoints import FolderLock
 from offtrace.agent.spec import to_json
 from offtrace.cli import main
 from offtrace.cli.progress import SweepLines
@@ -345,7 +345,7 @@ def test_a_begun_population_stays_if_it_is_not_to_blame(tmp_path: Path, monkeypa
         with Store(path, read_only=True) as store:
             return [run.failure or "" for run in store.runs()]
 
-    with Lock(begun):
+    with FolderLock(begun):
         assert all("`folder` is in use" in failure for failure in failures())
 
     def refuse(_: object) -> None:

@@ -1,9 +1,9 @@
-"""Runs from end to end: stopped, killed, damaged, refused, diverged; `docs/reliability.md` lists what each gets.
+"""Runs from end to end: stopped, killed, damaged, wrong input, diverged.
 
-A run that was resumed is compared to the last bit with one that was never interrupted.
+Resumed runs are compared to the last bit with runs that were never interrupted.
 
-Compiling dominates, so compiled programs are kept in a folder that all runs of this module share, those in other
-processes too; and tests that are about files keep their program from one run to the next.
+Compiling dominates, so all runs of this module share a cache of compiled programs, also those in other processes, and
+tests about files share their programs.
 """
 
 import dataclasses
@@ -34,8 +34,9 @@ import tyro
 from offtrace.agent import checkpoints, disk, memory, runs, telemetry, training
 from offtrace.agent.policy import load_policy
 from offtrace.agent.runs import TICK
-from offtrace.agent.runtimes import Synchronous, refuse_shapes
+from offtrace.agent.settings import check_shapes
 from offtrace.agent.spec import Plan, TrainSpec, from_json, resolved
+from offtrace.agent.synchronous import Synchronous
 from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 from offtrace.cli import main
@@ -91,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture(scope="module")
 def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
-    """Return the runtime of a list of specs, with its compiled programs; it holds no state of a run."""
+    """Return one runtime per list of specs, already compiled; it holds no state of a run."""
     made: dict[str, Synchronous] = {}
     make = training.runtime_for
 
@@ -105,12 +106,12 @@ def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
 
 @pytest.fixture
 def compiled_once(runtimes: Callable[[Sequence[Plan]], Synchronous], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep compiled programs between runs, for tests that are not about the program."""
+    """Share compiled programs, for tests of what surrounds them."""
     monkeypatch.setattr(training, "runtime_for", runtimes)
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Return checksums of a whole run: each array of the last checkpoint, and every file without times in it."""
+    """Return a digest of a run: all arrays of the last checkpoint, and every file without times."""
     found = checkpoints.load(folder)
     seen = {"number": str(found.number), "record": hashlib.sha256(json.dumps(found.record).encode()).hexdigest()}
     for name, array in found.arrays.items():
@@ -122,7 +123,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def after(num_ticks: int) -> Callable[[], bool]:
-    """Return a `stop` that is True at its `num_ticks`-th call; it is called after every tick, or step of a host."""
+    """Return a `stop` that is True after so many calls: one per tick, and on the host one per step."""
     left = iter(range(num_ticks - 1, -1, -1))
     return lambda: next(left) == 0
 
@@ -131,14 +132,14 @@ class Notes(Watcher):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def says(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         self.lines.append(line)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The allocator of a CPU does not refuse 120 GB: the machine starts to swap and hangs."""
+    """Allocating 120 GB on a CPU is not an error: the machine would stand still."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "available", lambda: 16e9)
     for env, changes in (
@@ -152,13 +153,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
             main(arguments(spec(env, **changes)))
         assert exit_.value.code == 2
         assert re.search(
-            r"need about [\d,.]+ GB, and 16.0 GB of memory are free here. Lower", capsys.readouterr().err
+            r"must fit into the free memory, 16.0 GB; got about [\d,.]+ GB. Lower", capsys.readouterr().err
         )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_tick_is_no_longer_than_its_run() -> None:
-    """A run is made of whole ticks: one of 2³¹ steps would be trained to its end, whatever `num_steps` is."""
+    """A run consists of whole ticks: one of 2³¹ steps would run to its end, whatever `num_steps` is."""
     for changes in ({"tick_steps": 2**31 - 1}, {"tick_steps": 2 * 10**7, "num_steps": 10**8, "replay_size": 10**4}):
         with pytest.raises(ValueError, match="`tick_steps` must be at most"):
             training.runtime_for([resolved(spec(**changes))])
@@ -177,26 +178,24 @@ def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytes
 # -- stopped and resumed --------------------------------------------------------------------------------------
 
 RUNS = [(env, trace) for env in ("pocket/catch", "CartPole-v1") for trace in ("retrace", "dqn")]
-"""Each a program of its own. Traces with a λ have the same state, and are resumed together, as a population."""
+"""Each has its own program. Traces with a λ have the same state and are tested together, as a population."""
 
 
 @pytest.mark.parametrize("name", RUNS, ids="-".join)
 def test_resumed_is_never_stopped(name: tuple[str, str], whole: Whole, tmp_path: Path) -> None:
-    """Stopped while it learns; the first one also before the memory is filled, after the last tick, and before it is
-    evaluated.
-    """
+    """Stopped while it learns; the first run also before the memory is full, and after the last tick."""
     for part, num_ticks in enumerate((1, 2, 3, 1) if name == RUNS[0] else (3,)):
         result = train(spec(*name), tmp_path, resume=part > 0, stop=after(num_ticks))
         assert not result.finished
         if name[0] == "pocket/catch":
-            assert len(result.reports) == ((1, 3, 6, 6) if name == RUNS[0] else (3,))[part]
-            assert checkpoints.load(tmp_path).number == (len(result.reports) - 1) * TICK
+            assert len(result.history) == ((1, 3, 6, 6) if name == RUNS[0] else (3,))[part]
+            assert checkpoints.load(tmp_path).number == (len(result.history) - 1) * TICK
     assert train(spec(*name), tmp_path, resume=True).finished
     assert digest(tmp_path) == digest(whole(*name))
 
 
 def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path) -> None:
-    """`stop` is called between steps: in a tick, in the evaluation, and while a resumed run repeats its actions."""
+    """Between any two steps: of a tick, of the evaluation, and of the repeated actions of a resumed run."""
     mine = spec("CartPole-v1")
     train(mine, tmp_path, stop=after(19))
     found = checkpoints.load(tmp_path)
@@ -207,13 +206,13 @@ def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path
     num_ticks = 0
 
     class Counting(Watcher):
-        def ticks(self, reports: Sequence[Any]) -> None:
+        def on_tick(self, reports: Sequence[Any]) -> None:
             nonlocal num_ticks
             num_ticks += 1
 
     evaluated = train(mine, tmp_path, resume=True, watcher=Counting(), stop=lambda: num_ticks == LAST - 1)
     assert not evaluated.finished
-    assert len(evaluated.reports) == LAST + 1
+    assert len(evaluated.history) == LAST + 1
     assert train(mine, tmp_path, resume=True).finished
     assert digest(tmp_path) == digest(whole("CartPole-v1", "retrace"))
 
@@ -223,8 +222,10 @@ def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path
 def test_a_stop_does_not_wait_for_a_long_tick(
     name: tuple[str, ...], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long tick is run in pieces, and saved between any two of them, also while the memory fills."""
-    monkeypatch.setattr("offtrace.agent.runtimes.PIECE_SECONDS", 0.0)  # a tick is two pieces, and all are asked
+    """A long tick runs in pieces and can be saved between any two of them, also while the memory fills."""
+    monkeypatch.setattr(
+        "offtrace.agent.synchronous.PIECE_SECONDS", 0.0
+    )  # a tick is two pieces, with a call of `stop` before each
     mine = population() if name == ("population",) else spec(*name)
     numbers = []
     for part, num_pieces in enumerate((3, 4, 4)):
@@ -236,7 +237,7 @@ def test_a_stop_does_not_wait_for_a_long_tick(
 
 
 def test_population(whole: Whole, tmp_path: Path) -> None:
-    """A resumed population equals one that was never stopped, and its members equal single runs."""
+    """A resumed run equals one that never stopped, and members equal single runs: records, returns and state."""
     train(population(), tmp_path, stop=after(3))
     results = train(population(), tmp_path, resume=True)
     assert digest(tmp_path) == digest(whole("population"))
@@ -259,11 +260,11 @@ def test_members_must_fit_together() -> None:
         (spec(), spec(env="pocket/deep_sea"), "env"),
         (spec(), spec(trace="recursive_retrace"), "trace"),
     ):
-        with pytest.raises(ValueError, match=f"`{wrong}`.*Train them apart"):
-            refuse_shapes([resolved(one), resolved(other)])
-    with pytest.raises(ValueError, match="`spec` must be at least one"):
+        with pytest.raises(ValueError, match=f"`{wrong}`.*Train them separately"):
+            check_shapes([resolved(one), resolved(other)])
+    with pytest.raises(ValueError, match="`spec` must not be empty"):
         train([])
-    with pytest.raises(ValueError, match="Train them apart"):
+    with pytest.raises(ValueError, match="Train them separately"):
         train([spec("CartPole-v1"), spec("CartPole-v1", seed=1)])
 
 
@@ -271,7 +272,7 @@ def test_members_must_fit_together() -> None:
 
 
 def test_reports_add_up(whole: Whole) -> None:
-    """Tick 0 is the untrained agent; then 40 steps without an update; then one update for every four steps."""
+    """Tick 0 is the untrained agent; then 40 steps without an update; then one update per four steps."""
     for name in (("pocket/catch", "retrace"), ("CartPole-v1", "retrace")):
         reports = telemetry.read(whole(*name) / "progress.jsonl")
         assert [r.tick for r in reports] == [0, 1, 2, 3, 4, 5]
@@ -298,12 +299,12 @@ def test_tick_0_is_untrained(tmp_path: Path) -> None:
 def test_evaluations_on_the_way_change_nothing(whole: Whole) -> None:
     result = train(spec(evaluation_ticks=2))
     expected = telemetry.read(whole("pocket/catch", "retrace") / "progress.jsonl")
-    assert [r.evaluation is not None for r in result.reports] == [True, False, True, False, True, False]
-    assert repr([r._replace(evaluation=None) for r in result.reports]) == repr(expected)
+    assert [r.evaluation is not None for r in result.history] == [True, False, True, False, True, False]
+    assert repr([r._replace(evaluation=None) for r in result.history]) == repr(expected)
 
 
 def test_too_short_to_learn() -> None:
-    """A run must make at least one update; the error names the settings to change."""
+    """A run without an update is an error, and the text names the settings to change."""
     with pytest.raises(ValueError, match=r"`num_steps` must be more than the 40 .*`fill`.*got 40"):
         train(spec(num_steps=40))
     with pytest.raises(ValueError, match="`num_steps` must be more than the 68 "):
@@ -322,7 +323,7 @@ from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 
 class Says(Watcher):
-    def ticks(self, reports):
+    def on_tick(self, reports):
         print("tick", flush=True)
 
 folder = Path(sys.argv[1])
@@ -358,7 +359,7 @@ def full(*_: object, **__: object) -> None:
 
 @pytest.mark.usefixtures("compiled_once")
 def test_disk_full(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a checkpoint, a report or the result is written: the last good state stays and can be resumed."""
+    """While a checkpoint, a record and the result are written: the last good state stays and can be resumed."""
     real, num_writes = checkpoints._write, 0
 
     def partly(path: Path, pieces: Any) -> Any:
@@ -400,7 +401,7 @@ def test_damaged_checkpoint(whole: Whole, tmp_path: Path) -> None:
     newest.write_bytes(content)
     notes = Notes()
     train(spec(), tmp_path, resume=True, watcher=notes)
-    assert any("arrays.safetensors" in line and "falls back to checkpoint 2000000" in line for line in notes.lines)
+    assert any("arrays.safetensors" in line and "checkpoint 2000000 is used instead" in line for line in notes.lines)
     assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
 
 
@@ -408,8 +409,8 @@ def test_second_process_is_refused(whole: Whole) -> None:
     folder = whole("pocket/catch", "retrace")
     before = digest(folder)
     code = (
-        "import sys; from pathlib import Path; from offtrace.agent.checkpoints import Lock\n"
-        "with Lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from offtrace.agent.checkpoints import FolderLock\n"
+        "with FolderLock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -427,10 +428,10 @@ def test_changes_are_refused_by_name(whole: Whole, tmp_path: Path) -> None:
     file = tmp_path / "spec.json"
     original = file.read_bytes()
     with pytest.raises(
-        ValueError, match=r"begun otherwise: lambda_ was 1.0 and is 0.5; step_size was .* and is 0.25"
+        ValueError, match=r"started with different settings: lambda_ was 1.0 and is 0.5; step_size was .* and is 0.25"
     ):
         train(spec(lambda_=0.5, step_size=0.25), tmp_path, resume=True)
-    with pytest.raises(ValueError, match="`spec` must be 1"):
+    with pytest.raises(ValueError, match="`spec` must have as many members as the saved run, 1"):
         train([spec(), spec(seed=1)], tmp_path, resume=True)
     forge(tmp_path, lambda record: record["made_with"].update(offtrace="0.0.7"))
     with pytest.raises(ValueError, match=r"offtrace was 0.0.7 and is \d"):
@@ -438,11 +439,11 @@ def test_changes_are_refused_by_name(whole: Whole, tmp_path: Path) -> None:
     notes = Notes()
     train(spec(), tmp_path, resume=True, allow_changes=True, watcher=notes, stop=after(1))
     assert any("offtrace was 0.0.7" in line for line in notes.lines)
-    assert json.loads(file.read_text()) == json.loads(original)  # what it goes on with
+    assert json.loads(file.read_text()) == json.loads(original)  # the settings it continues with
 
     with pytest.raises(ValueError, match=r"replay\.frames.*where this version needs"):
         train(spec(replay_size=320), tmp_path, resume=True, allow_changes=True)
-    assert file.read_bytes() == original  # what does not fit changes nothing
+    assert file.read_bytes() == original  # a checkpoint that does not fit changes nothing
     train(spec(), tmp_path, resume=True)
     assert digest(tmp_path) == digest(whole("pocket/catch", "retrace"))
 
@@ -464,14 +465,14 @@ def test_finished_is_read_back(whole: Whole, tmp_path: Path) -> None:
     notes = Notes()
     again = train(spec(), folder, resume=True, watcher=notes)
     assert again.finished
-    assert len(again.reports) == LAST + 1
+    assert len(again.history) == LAST + 1
     assert any("finished already" in line for line in notes.lines)
-    with pytest.raises(ValueError, match="holds a run that is finished already"):
+    with pytest.raises(ValueError, match="holds a finished run already"):
         train(spec(), folder)
 
 
 def test_folders(tmp_path: Path) -> None:
-    """Refused before anything is trained, and what is refused leaves nothing behind."""
+    """Wrong folders are errors before training, and leave nothing behind."""
     taken = tmp_path / "a file"
     taken.write_text("here first")
     for output in (taken, taken / "below"):
@@ -479,7 +480,7 @@ def test_folders(tmp_path: Path) -> None:
             train(spec(), output)
     assert taken.read_text() == "here first"
     new = tmp_path / "new"
-    with pytest.raises(ValueError, match="holds no run to resume"):
+    with pytest.raises(ValueError, match="`output` must hold a run to resume"):
         train(spec(), new, resume=True)
     with pytest.raises(ValueError, match="`resume` must come with `output`"):
         train(spec(), resume=True)
@@ -521,9 +522,9 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
 def test_spec_of_another_kind(text: str, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(text)
-    with pytest.raises(ValueError, match=r"spec\.json' is no spec of this version"):
+    with pytest.raises(ValueError, match=r"spec\.json' is not a spec of this version"):
         train(spec(), tmp_path, resume=True)
-    with pytest.raises(ValueError, match=r"spec\.json' is no spec of this version"):
+    with pytest.raises(ValueError, match=r"spec\.json' is not a spec of this version"):
         load_policy(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} <= {"spec.json", "lock"}
     assert (tmp_path / "spec.json").read_text() == text
@@ -533,7 +534,7 @@ def test_spec_of_another_kind(text: str, tmp_path: Path) -> None:
 
 
 def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the record of every checkpoint, and make its checksum fit."""
+    """Change the record of every checkpoint, with a right checksum."""
     for place in folder.glob("checkpoints/*/manifest.json"):
         content = disk.unsealed(place.read_bytes())
         del content["sha256"]
@@ -577,16 +578,16 @@ def test_a_changed_spec_file_changes_nothing(whole: Whole, tmp_path: Path, monke
 @pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize(("tick_steps", "later"), [(20, [100, 120, 140, 160, 180, 200]), (80, [160, 240])])
 def test_a_coarser_clock_does_not_end_a_run_early(tick_steps: int, later: list[int], tmp_path: Path) -> None:
-    """`num_steps` decides when it ends, and not how many ticks there were; nor does a finer one lengthen it."""
+    """`num_steps` decides when a run ends, not the number of its ticks; shorter ticks do not lengthen it."""
     train(spec(), tmp_path, stop=after(3))
     result = train(spec(tick_steps=tick_steps), tmp_path, resume=True, allow_changes=True)
-    assert [report.num_steps for report in result.reports] == [0, 40, 80, *later]
+    assert [report.num_steps for report in result.history] == [0, 40, 80, *later]
 
 
 @pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("change", ["", "[]", "{}", "returns", "empty", "old", "a link", "a FIFO"])
 def test_a_changed_result_is_made_again(change: str, whole: Whole, tmp_path: Path) -> None:
-    """From the last checkpoint, which gives the same one to the last bit."""
+    """Made from the last checkpoint, the result is the same to the last bit."""
     folder, file = tmp_path / "run", tmp_path / "run" / "result.json"
     shutil.copytree(whole("pocket/catch", "retrace"), folder)
     content = json.loads(file.read_text())
@@ -610,14 +611,14 @@ def test_a_changed_result_is_made_again(change: str, whole: Whole, tmp_path: Pat
         file.write_text(change)
     notes = Notes()
     assert train(spec(), folder, resume=True, watcher=notes).finished
-    assert any("is not as it was written" in line for line in notes.lines)
+    assert any("is damaged" in line for line in notes.lines)
     assert digest(folder) == digest(whole("pocket/catch", "retrace"))
     assert file.is_file()
     assert not file.is_symlink()
 
 
 def test_a_finished_run_needs_no_checkpoints(whole: Whole, tmp_path: Path) -> None:
-    """Checkpoints may be removed to free space; without its result, a run is not finished."""
+    """Without checkpoints a run keeps its result; without a result it is not finished."""
     folder = tmp_path / "run"
     shutil.copytree(whole("pocket/catch", "retrace"), folder)
     shutil.rmtree(folder / "checkpoints")
@@ -657,7 +658,7 @@ RECORDS: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("change", RECORDS.values(), ids=RECORDS)
 def test_forged_records(change: Callable[[dict[str, Any]], object], whole: Whole, tmp_path: Path) -> None:
-    """With a checksum that fits: refused in one line by whatever reads them."""
+    """With a right checksum, every reader raises a one-line error."""
     folder = tmp_path / "run"
     shutil.copytree(whole("pocket/catch", "retrace"), folder)
     (folder / "result.json").unlink()
@@ -669,7 +670,7 @@ def test_forged_records(change: Callable[[dict[str, Any]], object], whole: Whole
 
 @pytest.mark.usefixtures("compiled_once")
 def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) -> None:
-    """A folder from somebody else may hold links in place of the files that a run writes."""
+    """A folder from somebody else may hold links in place of files that a run writes."""
     victim = tmp_path / "victim"
     victim.write_text("thesis")
     folder = tmp_path / "run"
@@ -696,7 +697,7 @@ def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) 
 
 
 def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) -> None:
-    """Whatever its files say: only the caller can allow an import."""
+    """Only the caller can allow an import, not the files of a run."""
     mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
     train(mine, tmp_path, stop=after(4))
     del sys.modules["offtrace_faulty"], gymnasium.registry["Faulty-v0"]
@@ -711,7 +712,7 @@ def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) 
 # -- environments that break ----------------------------------------------------------------------------------
 
 FAULTY = '''
-"""Episodes of 7 steps; after 17 steps in all it does what the file FAULT says, if it is there."""
+"""Episodes of 7 steps; after 17 steps in total it does what the file FAULT says, if it exists."""
 import os, time
 from pathlib import Path
 import gymnasium, numpy as np
@@ -752,7 +753,7 @@ gymnasium.register("Faulty-v0", Faulty)
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The file whose content is the fault."""
+    """Return the file whose content is the fault."""
     folder = tmp_path_factory.mktemp("faulty")
     (folder / "offtrace_faulty.py").write_text(FAULTY)
     with pytest.MonkeyPatch.context() as patch:
@@ -775,7 +776,7 @@ BROKEN = {"seed": 3, "options": {"allow_import": True, "timeout": 2.0}}
 def test_environments_that_break(
     faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each fault stops the run with all that is needed to find it; once mended, the run ends as it would have."""
+    """Each fault stops the run with an error that locates it; without the fault, the resumed run ends as usual."""
     mine = spec("offtrace_faulty:Faulty-v0", **BROKEN)
     train(mine, tmp_path / "whole")
     for number, (fault, (kind, text)) in enumerate(FAULTS.items()):
@@ -786,7 +787,7 @@ def test_environments_that_break(
             assert part in str(caught.value)
         saved = checkpoints.load(tmp_path / "run")
         assert len(saved.arrays["actions"]) == 18  # 16 steps, and two dummy rows
-        assert saved.number == TICK + 2 * 8 + 1  # ten of them are tick 1; for the next one actions were chosen
+        assert saved.number == TICK + 2 * 8 + 1  # ten of them are tick 1; the actions of the next step were chosen
 
     monkeypatch.chdir(tmp_path)
     faulty.write_text("raise")
@@ -816,7 +817,7 @@ def test_an_environment_that_is_no_function_of_its_seed(
     env = gymnasium.make("Faulty-v0").unwrapped
     fixed = type(env).reset
     monkeypatch.setattr(type(env), "reset", lambda self, **given: fixed(self, seed=7))
-    with pytest.raises(ValueError, match="is not where it was after the same 10 actions"):
+    with pytest.raises(ValueError, match="is in another state than before after the same 10 actions"):
         train(mine, tmp_path, resume=True)
     assert {path.name for path in tmp_path.rglob("*")} == before
 
@@ -845,23 +846,23 @@ def test_divergence_ends_a_run(
 
 
 def test_divergence_in_a_population(whole: Whole) -> None:
-    """The other members continue, and their results do not change."""
+    """The other members continue, unchanged."""
     results = train(population(step_size=1e30))
-    assert any("updates were not applied" in event for event in results[1].reports[2].events)
+    assert any("updates were not applied" in event for event in results[1].history[2].events)
     for i in (0, 2, 3):
         expected = (whole("population") / f"progress-{i}.jsonl").read_bytes()
-        assert b"".join(map(telemetry._line, results[i].reports)) == expected
+        assert b"".join(map(telemetry._line, results[i].history)) == expected
 
 
 def test_values_beyond_any_return() -> None:
     result = train(spec(step_size=100.0))
-    event = result.reports[-1].events[0]
+    event = result.history[-1].events[0]
     assert event.startswith("|Q| reached ")
     assert event.endswith("beyond any possible return of 1")
 
 
 def test_values_that_are_not_finite() -> None:
-    """Also before any update has used them: such a state must never be saved."""
+    """Also before an update has met them: such a state must never be saved."""
     tick = SimpleNamespace(num_refused=np.array([0]))
     for value in (np.nan, np.inf):
         probe = SimpleNamespace(metrics=SimpleNamespace(largest_q=np.array([value])), largest_reward=np.array([1.0]))
@@ -884,7 +885,7 @@ def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert checkpoints.load(tmp_path / "run").number == TICK
     with (
         pytest.raises(MemoryError, match="fewer than 4 members"),
-        training._explained_memory(SimpleNamespace(specs=[resolved(one) for one in population()]), None),
+        training._explain_memory(SimpleNamespace(specs=[resolved(one) for one in population()]), None),
     ):
         advance(SimpleNamespace(), None, 1, learns=True)
     monkeypatch.chdir(tmp_path)
@@ -900,7 +901,7 @@ def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def arguments(given: TrainSpec, *more: str) -> list[str]:
-    """The spec as a person would type it."""
+    """Return the spec as typed on the command line."""
     typed = ["train", given.env]
     for name, value in vars(given).items():
         if name == "env" or value is None or value == {}:
@@ -941,7 +942,7 @@ def wait_for_ticks(process: subprocess.Popen[str], progress: Path, num_ticks: in
 def test_interrupted_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Stopped by Ctrl-C, SIGTERM and a closed terminal, then resumed to the end: equal to a run without stops."""
+    """A run stopped by Ctrl-C, SIGTERM and a closed terminal, then resumed to its end, equals one without stops."""
     long = spec(num_steps=20_000)
     folder = tmp_path / "a run"
     num_ticks = 3
@@ -994,7 +995,7 @@ with stop_requests() as is_stop_requested:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
-    """Even in the middle of a compiled program, where Python's own handlers do not get a turn."""
+    """Even inside a compiled program, where Python's own handlers do not run."""
     with subprocess.Popen([sys.executable, "-c", COMPUTES], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -1023,7 +1024,7 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
         (["train", "pocket/catch", "--options", "foo", "3"], "must be among rows, columns; got {'foo': 3}"),
         (["train", "CartPole-v1", "--options", "foo", "3"], "must be among sutton_barto_reward"),
         (["train", "CartPole-v1", "--options", "seed", "3"], "got {'seed': 3}"),
-        (["watch", "nothing"], "holds no run"),
+        (["watch", "nothing"], "is not the folder of a run"),
     ],
     ids=lambda value: " ".join(value[1:3]) if isinstance(value, list) else "",
 )
@@ -1060,7 +1061,7 @@ def test_what_an_environment_needs_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`loaded`, which imports it, must be imported anew. Atari's is in test_atari.py."""
+    """`loaded` imports the package and must be imported anew. Atari's test is in test_atari.py."""
     for name in [name for name in sys.modules if loaded and name.startswith(loaded)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
@@ -1087,7 +1088,7 @@ def test_without_tensorboard_nothing_is_left_behind(tmp_path: Path, monkeypatch:
 def test_resumed_without_what_can_be_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Options that are chosen by the environment keep their values; others must be given again, or are an error."""
+    """Omitted choices keep their saved values; other options must be given again, or are named in an error."""
     monkeypatch.chdir(tmp_path)
     train(spec(), "run", stop=after(2))
     chosen = TrainSpec(
@@ -1098,14 +1099,14 @@ def test_resumed_without_what_can_be_chosen(
         main(arguments(dataclasses.replace(chosen, lambda_=0.5), "--output", "run", "--resume"))
     assert exit_.value.code == 2
     stderr = capsys.readouterr().err
-    assert "lambda_ was 1.0 and is 0.5. Resume it as it was, or pass `--allow-changes`" in stderr
+    assert "lambda_ was 1.0 and is 0.5. Resume it with the same ones, or pass `--allow-changes`" in stderr
     main(arguments(chosen, "--output", "run", "--resume"))
     assert "Evaluation" in capsys.readouterr().out
     assert runs.read_specs(Path("run")) == (resolved(spec()),)
 
 
-def test_arguments_are_read_back() -> None:
-    """The command that resumes a run."""
+def test_typed_is_read_back() -> None:
+    """Return the command that resumes a run."""
     given = spec(lambda_=0.25, anneal=False, double=False, clamp=None, options={"rows": 5, "columns": 7}, seed=3)
     assert tyro.cli(TrainSpec, args=as_arguments(given)) == given
     assert as_arguments(TrainSpec(env="CartPole-v1")) == ["CartPole-v1"]
@@ -1116,7 +1117,7 @@ def test_arguments_are_read_back() -> None:
 SPREADS = """
 import json, sys
 import jax
-from offtrace.agent.runtimes import Synchronous
+from offtrace.agent.synchronous import Synchronous
 from offtrace.agent.spec import from_json
 from offtrace.agent.training import train
 
@@ -1134,7 +1135,7 @@ print(len(jax.devices()), seen)
 
 
 def test_two_devices(whole: Whole, tmp_path: Path) -> None:
-    """Four members on two devices give the results of one device."""
+    """Four members, two per device, give the same results as on one device."""
     folder = whole("population")
     plans = json.loads((folder / "spec.json").read_text())["specs"]
     assert [from_json(plan) for plan in plans] == [resolved(one) for one in population()]

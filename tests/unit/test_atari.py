@@ -15,7 +15,7 @@ from offtrace import cli
 from offtrace.agent import replay
 from offtrace.agent.host import Host, HostState
 from offtrace.agent.network import make_network
-from offtrace.agent.runtimes import program_spec
+from offtrace.agent.settings import program_spec
 from offtrace.agent.spec import PAPER, Plan, TrainSpec, full_name, resolved
 from offtrace.agent.training import train
 from offtrace.environments import ATARI, TITLES, make
@@ -397,7 +397,7 @@ def test_restored_is_the_same(driven: Any) -> None:
     arrays = host.arrays(state)
     other = Host(make(GAME, noop_max=0), [plan()])
     try:
-        again: HostState = other.restored(arrays)
+        again: HostState = other.restore(arrays)
         assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
         assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
         assert np.array_equal(again.rows._lives, state.rows._lives)
@@ -451,14 +451,14 @@ def test_training_from_end_to_end(tmp_path: Path) -> None:
     )
     result = train(spec, tmp_path / "run")
     assert result.finished
-    assert result.reports[-1].num_steps >= 2_000
-    assert result.reports[-1].num_updates >= 10
-    assert sum(report.num_episodes for report in result.reports) >= 16
-    ended = [report for report in result.reports if report.num_episodes]
+    assert result.history[-1].num_steps >= 2_000
+    assert result.history[-1].num_updates >= 10
+    assert sum(report.num_episodes for report in result.history) >= 16
+    ended = [report for report in result.history if report.num_episodes]
     assert all(report.episode_length == 100 for report in ended)
     assert all(report.episode_return <= 0 for report in ended)
-    assert math.isfinite(result.reports[-1].loss)
-    assert math.isfinite(result.reports[-1].q)
-    assert not result.reports[-1].events
+    assert math.isfinite(result.history[-1].loss)
+    assert math.isfinite(result.history[-1].q)
+    assert not result.history[-1].events
     assert len(result.returns) == 2
     assert result.num_unfinished == 2

@@ -1,4 +1,4 @@
-"""Checkpoints under everything that happens to files: kills, full disks, rot, links, forgers, two writers."""
+"""Checkpoints under every fault of files: kills, full disks, bit rot, links, forgery, two writers."""
 
 import errno
 import hashlib
@@ -20,7 +20,7 @@ import pytest
 import safetensors.numpy
 
 from offtrace.agent import checkpoints, disk
-from offtrace.agent.checkpoints import ARRAYS, MANIFEST, Checkpoint, Lock, load, numbers, save, writable
+from offtrace.agent.checkpoints import ARRAYS, MANIFEST, Checkpoint, FolderLock, check_writable, load, numbers, save
 
 DTYPES = ["bool", "uint8", "int32", "int64", "uint32", "float16", "float32", "float64"]
 RECORD = {"step": 3, "names": ["é", "\udc80", "\n"], "rng": {"state": 2**127 + 1}, "rate": 0.1, "none": None}
@@ -30,7 +30,7 @@ import errno, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 from offtrace.agent import checkpoints, disk
-from offtrace.agent.checkpoints import Lock, load, numbers, save, writable
+from offtrace.agent.checkpoints import FolderLock, load, numbers, save, check_writable
 
 def state(number):
     return {"a": np.arange(3000) * number, "b": np.full((7, 5), number % 2 == 0)}, {"number": number}
@@ -48,7 +48,7 @@ folder = Path(sys.argv[1])
 
 
 def child(script: str, *args: Any, timeout: float = 60) -> str:
-    """Run in a separate process: forking this one, with all its threads, would not be safe."""
+    """Run code in a new process, since forking this one, with all its threads, is not safe."""
     command = [sys.executable, "-W", "error", "-c", COMMON + textwrap.dedent(script), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
@@ -78,13 +78,13 @@ def assert_falls_back(folder: Path, *words: str) -> None:
     assert_state(load(folder, warn=lines.append), 1)
     (line,) = lines
     assert "\n" not in line
-    assert line.endswith("; falls back to checkpoint 1.")
+    assert line.endswith("; checkpoint 1 is used instead.")
     for word in words:
         assert word in line
 
 
 def forge(path: Path, *, data: bytes | None = None, **changes: Any) -> None:
-    """A manifest with other content and the right checksums; `data` replaces the arrays, checksum and size, too."""
+    """Write a manifest with other content and right checksums; `data` replaces the arrays."""
     content = json.loads((path / MANIFEST).read_text())
     del content["sha256"]
     if data is not None:
@@ -249,7 +249,7 @@ def test_none_intact_names_all(tmp_path: Path) -> None:
 def test_without_warn_it_is_a_warning(tmp_path: Path) -> None:
     _, other = two(tmp_path)
     (other / ARRAYS).write_bytes(b"")
-    with pytest.warns(UserWarning, match=rf"000000000002/{ARRAYS}.*falls back to checkpoint 1"):
+    with pytest.warns(UserWarning, match=rf"000000000002/{ARRAYS}.*checkpoint 1 is used instead"):
         load(tmp_path)
 
 
@@ -261,7 +261,7 @@ def test_all_that_were_passed_over_are_told(tmp_path: Path) -> None:
     lines: list[str] = []
     assert_state(load(tmp_path, warn=lines.append), 1)
     assert [("000000000003" in line, "000000000002" in line) for line in lines] == [(True, False), (False, True)]
-    assert all(line.endswith("falls back to checkpoint 1.") for line in lines)
+    assert all(line.endswith("checkpoint 1 is used instead.") for line in lines)
 
 
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_an_intact_one_is_not_overwritten(tmp_path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_damaged_one_is_replaced(tmp_path: Path, keep: int) -> None:
-    """Resumed from 1, as 2 is damaged, the run comes to 2 again."""
+    """The run resumes from 1, because 2 is damaged, and reaches 2 again."""
     _, other = two(tmp_path)
     (other / ARRAYS).write_bytes(b"rot")
     save(tmp_path, *state(2), number=2, keep=keep)
@@ -295,7 +295,7 @@ def test_a_damaged_one_is_replaced(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_damaged_one_ahead_does_not_hide_the_newest(tmp_path: Path, keep: int) -> None:
-    """Were it kept and counted, `keep=1` would remove what has just been saved."""
+    """If it counted, `keep=1` would remove the checkpoint just saved."""
     save(tmp_path, *state(10), number=10)
     damaged = save(tmp_path, *state(30), number=30)
     (damaged / MANIFEST).unlink()
@@ -308,7 +308,7 @@ def test_a_damaged_one_ahead_does_not_hide_the_newest(tmp_path: Path, keep: int)
 
 
 def mutations(path: Path, rng: np.random.Generator, count: int) -> Iterator[tuple[str, Path]]:
-    """Files of the checkpoint, each changed in one way while it is yielded."""
+    """Yield the files of the checkpoint, each changed in one way meanwhile."""
     content = {path / name: (path / name).read_bytes() for name in (ARRAYS, MANIFEST)}
     for index in range(count):
         file = path / (ARRAYS, MANIFEST)[index % 2]
@@ -340,7 +340,7 @@ def test_a_thousand_mutations(tmp_path: Path) -> None:
 
 
 def test_every_bit_of_the_manifest(tmp_path: Path) -> None:
-    """There is no byte in it that the checksum does not cover, or whose change JSON would forgive."""
+    """The checksum covers every byte, also those that JSON would ignore."""
     path = save(tmp_path, {}, {"é": 1.5}, number=1)
     data = (path / MANIFEST).read_bytes()
     for bit in range(8 * len(data)):
@@ -371,7 +371,7 @@ def test_a_renamed_checkpoint(tmp_path: Path) -> None:
 
 
 def test_two_hundred_kills(tmp_path: Path) -> None:
-    """A child resumes, saves in a loop, tells of each finished save, and dies at a random moment."""
+    """A child resumes, saves in a loop, reports each finished save, and is killed at a random moment."""
     out = child(
         """
         rng = random.Random(0)
@@ -381,7 +381,7 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
             reader, writer = os.pipe()
             pid = os.fork()
             if not pid:
-                with Lock(folder):
+                with FolderLock(folder):
                     number = load(folder, warn=warn).number
                     while True:
                         number += 1
@@ -412,7 +412,7 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
 
 
 def test_death_or_error_at_every_call(tmp_path: Path) -> None:
-    """The k-th call that changes the disk ends the process or fails, for every k; then also after half a write."""
+    """The k-th call that changes the disk kills the process, or fails; also after half a write."""
     out = child(
         """
         class File:
@@ -479,7 +479,7 @@ def test_death_or_error_at_every_call(tmp_path: Path) -> None:
 
 
 def test_the_order_of_what_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test can crash the machine; surviving that needs every sync before the rename, and one after it."""
+    """To survive a crash of the machine, every sync must come before the rename, and one after it."""
     two(tmp_path)
     calls: list[str] = []
 
@@ -526,7 +526,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 100, 24_000])
 def test_a_true_limit_on_file_size(tmp_path: Path, limit: int) -> None:
-    """The kernel's own error, with the half-written file that comes with it."""
+    """The kernel's own error, with a half-written file."""
     child(
         """
         import resource
@@ -539,7 +539,7 @@ def test_a_true_limit_on_file_size(tmp_path: Path, limit: int) -> None:
         else:
             raise AssertionError
         try:
-            writable(folder)
+            check_writable(folder)
         except OSError as error:
             assert sys.argv[2] in "01" and error.errno == errno.EFBIG and "`folder` must be" in str(error), error
         else:
@@ -555,7 +555,7 @@ def test_a_true_limit_on_file_size(tmp_path: Path, limit: int) -> None:
 
 
 def test_leftovers_make_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk may be full of what a killed process has left."""
+    """The disk may be full of files left by a killed process."""
     two(tmp_path)
     leftover = tmp_path / "checkpoints" / ".writing-000000000003-1"
     leftover.mkdir()
@@ -617,7 +617,7 @@ def test_a_link_in_place_of_all(tmp_path: Path) -> None:
     two(tmp_path / "other")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "other" / "checkpoints")
-    for use in (load, numbers, writable, lambda folder: save(folder, {}, {}, number=3)):
+    for use in (load, numbers, check_writable, lambda folder: save(folder, {}, {}, number=3)):
         with pytest.raises(ValueError, match="must not be a link"):
             use(tmp_path / "run")
     assert numbers(tmp_path / "other") == [1, 2]
@@ -682,12 +682,12 @@ def test_deep_json_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_version_is_neither_read_nor_replaced(tmp_path: Path) -> None:
-    """It is not damaged: to fall back behind it, and to write over it, would lose a run."""
+    """It is not damaged: skipping or replacing it would lose a run."""
     _, other = two(tmp_path)
     forge(other, version=3, files="unheard of")
-    with pytest.raises(ValueError, match="has version 3"):
+    with pytest.raises(ValueError, match="must have version 2 of the format; got 3"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="has version 3"):
+    with pytest.raises(ValueError, match="must have version 2 of the format; got 3"):
         save(tmp_path, *state(2), number=2)
     assert numbers(tmp_path) == [1, 2]
 
@@ -724,7 +724,7 @@ def test_forged_arrays_with_the_right_checksum(tmp_path: Path, data: bytes) -> N
 
 
 def test_no_memory_is_taken_for_what_is_only_declared(tmp_path: Path) -> None:
-    """4 TB in the header, and in the manifest, under a limit of 1 GB more than the process has: no MemoryError."""
+    """A header and a manifest that claim 4 TB, with 1 GB of memory left: no MemoryError."""
     _, other = two(tmp_path)
     header = {"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}
     forge(other, data=tensors(header))
@@ -744,7 +744,7 @@ def test_no_memory_is_taken_for_what_is_only_declared(tmp_path: Path) -> None:
 
 
 class Trap:
-    """What a malicious pickle does."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -771,23 +771,23 @@ def test_a_pickle_is_never_run(tmp_path: Path, name: str) -> None:
 
 
 def test_one_lock_in_one_process(tmp_path: Path) -> None:
-    lock = Lock(tmp_path)
+    lock = FolderLock(tmp_path)
     with lock:
-        for second in (lock, Lock(tmp_path)):
+        for second in (lock, FolderLock(tmp_path)):
             with pytest.raises(ValueError, match=rf"process {os.getpid()} holds .*lock'.* another folder"), second:
                 pass
-        with pytest.raises(ValueError), Lock(tmp_path):  # a refusal has not let go of it
+        with pytest.raises(ValueError), FolderLock(tmp_path):  # a failed attempt has not released it
             pass
-    with lock, pytest.raises(ValueError), Lock(tmp_path):
+    with lock, pytest.raises(ValueError), FolderLock(tmp_path):
         pass
     with pytest.raises(KeyError), lock:
         raise KeyError
-    with Lock(tmp_path):
+    with FolderLock(tmp_path):
         pass
 
 
 HOLD = """
-with Lock(folder):
+with FolderLock(folder):
     if sys.argv[2] == "fork":
         told, tell = os.pipe()
         if not os.fork():
@@ -803,18 +803,18 @@ with Lock(folder):
 
 @pytest.mark.parametrize("children", ["none", "fork"])
 def test_locks_between_processes_and_after_a_kill(tmp_path: Path, children: str) -> None:
-    """Also if a forked worker outlives the holder, for which the kernel would keep an inherited lock."""
+    """Also if a forked worker, which inherits the lock, outlives the holder."""
     command = [sys.executable, "-c", COMMON + HOLD, tmp_path, children]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
             for _ in range(2):
-                with pytest.raises(ValueError, match=rf"process {holder.pid} holds"), Lock(tmp_path):
+                with pytest.raises(ValueError, match=rf"process {holder.pid} holds"), FolderLock(tmp_path):
                     pass
             holder.kill()
             holder.wait()
-            with Lock(tmp_path):
+            with FolderLock(tmp_path):
                 assert int((tmp_path / "lock").read_text()) == os.getpid()
         finally:
             os.killpg(holder.pid, 9) if children == "fork" else holder.kill()
@@ -823,15 +823,15 @@ def test_locks_between_processes_and_after_a_kill(tmp_path: Path, children: str)
 def test_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine")
     (tmp_path / "lock").symlink_to(tmp_path / "outside")
-    with pytest.raises(OSError), Lock(tmp_path):
+    with pytest.raises(OSError), FolderLock(tmp_path):
         pass
     assert (tmp_path / "outside").read_text() == "mine"
 
 
 def test_a_lock_with_anything_inside(tmp_path: Path) -> None:
-    with Lock(tmp_path):
+    with FolderLock(tmp_path):
         (tmp_path / "lock").write_bytes(b"\x1b[31m")
-        with pytest.raises(ValueError, match="process of unknown id holds"), Lock(tmp_path):
+        with pytest.raises(ValueError, match="process of unknown id holds"), FolderLock(tmp_path):
             pass
 
 
@@ -841,12 +841,12 @@ def test_a_lock_with_anything_inside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a b", "ünï/日本/😀", "new\nline", "-x", "$HOME; 'q'\"", "a" * 200])
 def test_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
-    writable(folder)
+    check_writable(folder)
     assert os.listdir(folder) == []
-    with Lock(folder):
+    with FolderLock(folder):
         _, other = two(folder)
     assert_state(load(folder), 2)
-    writable(folder)
+    check_writable(folder)
     assert sorted(os.listdir(folder)) == ["checkpoints", "lock"]
     (other / ARRAYS).unlink()
     assert_falls_back(folder)
@@ -854,7 +854,7 @@ def test_any_name(tmp_path: Path, name: str) -> None:
 
 def test_relative_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    writable(Path("run"))
+    check_writable(Path("run"))
     two(Path("run"))
     two(Path("."))
     assert_state(load(tmp_path / "run"), 2)
@@ -864,19 +864,19 @@ def test_relative_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError, match="`folder` must be a directory"):
-        writable(tmp_path / "file")
+        check_writable(tmp_path / "file")
     with pytest.raises(NotADirectoryError, match="`folder` must be a directory"):
-        writable(tmp_path / "file" / "run" / "deeper")
+        check_writable(tmp_path / "file" / "run" / "deeper")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").touch()
     with pytest.raises(NotADirectoryError, match="`folder` must be a directory"):
-        writable(tmp_path / "run")
+        check_writable(tmp_path / "run")
     with pytest.raises(FileExistsError, match="checkpoint 1 was not saved"):
         save(tmp_path / "run", *state(1), number=1)
 
 
 def test_no_permission() -> None:
-    """Run as the user nobody if this process is root, who may write anywhere."""
+    """As the user nobody if this process is root, who may write everywhere."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         for inner, mode in (("run", 0o555), ("good", 0o777), ("good/checkpoints", 0o555)):
@@ -888,12 +888,12 @@ def test_no_permission() -> None:
                 os.setuid(65534)
             for inner, refused in (("run", "run"), ("run/new", "run/new"), ("good", "good")):
                 try:
-                    writable(folder / inner)
+                    check_writable(folder / inner)
                 except PermissionError as error:
                     assert "`folder` must be" in str(error) and error.filename == str(folder / refused), error
                 else:
                     raise AssertionError(inner)
-            writable(folder / "good" / "new" / "deeper")
+            check_writable(folder / "good" / "new" / "deeper")
             assert os.listdir(folder / "run") == [] and sorted(os.listdir(folder / "good")) == ["checkpoints", "new"]
             try:
                 save(folder / "run", *state(1), number=1)
@@ -907,7 +907,7 @@ def test_no_permission() -> None:
 
 
 def test_other_people_can_read_them(tmp_path: Path) -> None:
-    """The files have the modes that the user's mask gives, not those of a temporary file."""
+    """Files get the modes of the user's umask, not those of a temporary file."""
     mask = os.umask(0o022)
     try:
         path = save(tmp_path, *state(1), number=1)
@@ -933,10 +933,10 @@ def test_an_unreadable_sector_falls_back(tmp_path: Path, monkeypatch: pytest.Mon
 def test_descriptors_are_closed(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     _, other = two(tmp_path)
-    with Lock(tmp_path):
+    with FolderLock(tmp_path):
         for _ in mutations(other, np.random.default_rng(2), 30):
             load(tmp_path, warn=lambda line: None)
-            with pytest.raises(ValueError), Lock(tmp_path):
+            with pytest.raises(ValueError), FolderLock(tmp_path):
                 pass
     assert (len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0) == before
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

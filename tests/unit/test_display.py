@@ -11,7 +11,7 @@ from loops import each
 from rich.cells import cell_len
 from rich.console import Console
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.cli.display import Display
 from offtrace.cli.display_lines import LEVELS, sparkline
 from offtrace.cli.numbers import duration
@@ -59,7 +59,9 @@ def view(display: Display) -> list[str]:
     return visible(capture.get())[:-1]
 
 
-def shown(width: int, reports: Iterable[Report], total_steps: int = 10_000, clock: Clock | None = None) -> Display:
+def shown(
+    width: int, reports: Iterable[TickRecord], total_steps: int = 10_000, clock: Clock | None = None
+) -> Display:
     clock = clock or Clock()
     display = Display(terminal(width), "catch", "8 actors", total_steps, clock=clock)
     for given in reports:
@@ -120,7 +122,7 @@ EXTREMES = {
 @pytest.mark.parametrize("reports", EXTREMES.values(), ids=EXTREMES)
 @each("width", [20, 40, 80, 120, 200])
 @each("total_steps", [0, 1, 10_000, 10**9, 10**18])
-def test_never_wider_than_the_terminal(reports: list[Report], width: int, total_steps: int) -> None:
+def test_never_wider_than_the_terminal(reports: list[TickRecord], width: int, total_steps: int) -> None:
     display = shown(width, reports, total_steps)
     display.title, display.subtitle = "a long title " * 30, "漢字" * 100
     lines = view(display)

@@ -1,4 +1,4 @@
-"""Environments on the host: the learner is one iteration behind, and its memory holds what a plain loop would see."""
+"""Environments on the host: the learner is one iteration behind, and its memory holds what a plain loop sees."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,12 +35,12 @@ def plan(**changes: Any) -> Plan:
 
 @pytest.fixture(scope="module")
 def driven() -> Iterator[tuple[Host, HostState, list[tuple[int, int, int]]]]:
-    """A host after some iterations; with steps, updates and rows in memory after each."""
+    """Return a host after some iterations, with the steps, updates and stored rows after each."""
     host = Host(make("gymnasium/CartPole-v1"), [plan()])
     state, seen = host.start(), []
     for number in range(FILL + LEARN):
         state, _ = host.advance(state, 1, learns=number >= FILL)
-        host.over(state)
+        host.end_tick(state)
         seen.append((*host.counts(state), int(state.member.replay.num_steps)))
     yield host, state, seen
     host.close()
@@ -56,7 +56,7 @@ def test_the_learner_is_one_iteration_behind(driven: Any) -> None:
 
 
 def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
-    """The same actions, in environments of the same seed: observation, reward and flags of every row and actor."""
+    """The same actions in environments with the same seed give the same rows for every actor."""
     _, state, _ = driven
     memory = state.member.replay
     frames, records = np.asarray(memory.frames), np.asarray(memory.records)
@@ -81,17 +81,17 @@ def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
 
 
 def test_restored_is_the_same(driven: Any) -> None:
-    """New environments repeat the recorded actions."""
+    """New environments reach the saved state by repeating the actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
     other = Host(make("gymnasium/CartPole-v1"), [plan()])
     try:
-        again = other.restored(arrays)
+        again = other.restore(arrays)
         assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
         assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
         wrong = {**arrays, "observation": arrays["observation"] + 1}
-        with pytest.raises(ValueError, match="is not where it was after the same 50 actions"):
-            other.restored(wrong)
+        with pytest.raises(ValueError, match="is in another state than before after the same 50 actions"):
+            other.restore(wrong)
     finally:
         other.close()
 
@@ -100,7 +100,7 @@ def test_restored_is_the_same(driven: Any) -> None:
 
 
 class Scripted:
-    """Actor i has episodes of i + 1 steps, each worth 1; after an end it goes on, as vector environments do."""
+    """Actor i has episodes of i + 1 steps with a reward of 1 each, and resets after each episode."""
 
     observation, num_actions, max_return = Space((2,), np.dtype(np.float32)), 2, None
 
@@ -123,7 +123,7 @@ class Scripted:
 
 
 def test_every_episode_counts_once() -> None:
-    """Though the first actor ends nine episodes before the last one ends its first."""
+    """Although the first actor ends nine episodes before the last one ends its first."""
     made: list[Scripted] = []
 
     def scripted(num_actors: int, seed: int) -> Scripted:

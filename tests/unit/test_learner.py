@@ -1,4 +1,4 @@
-"""The learner's update against the paper's ΔQ written out, for every trace; clamp, division, masks and ends included.
+"""The learner's update against the paper's ΔQ written out, for every trace, with clamp, division, masks and ends.
 
 The network is a table: Q(x, ·) is a row of the parameters, so what an update does to them can be written down.
 """
@@ -13,7 +13,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.agent import learner
-from offtrace.agent.learner import Batch, Choice, Hyper, LearnerSpec
+from offtrace.agent.learner import Batch, Hyper, LearnerSpec, TraceByIndex
 
 STATES, ACTIONS, LENGTH, WINDOWS = 11, 3, 9, 5
 STEP_SIZE, REGULARISATION, DECAY = 0.1, 1e-3, 0.99
@@ -24,7 +24,7 @@ def table(params: jax.Array, obs: jax.Array) -> jax.Array:
 
 
 def batch(seed: int = 0) -> Batch:
-    """Windows with an end in some, a truncation with its dummy row in others."""
+    """Windows, some with a termination, some with a truncation and its dummy row."""
     rng = np.random.default_rng(seed)
     shape = (LENGTH, WINDOWS)
     continues, reset, mask = np.ones(shape, bool), np.zeros(shape, bool), np.ones(shape, bool)
@@ -80,7 +80,7 @@ def expected_parameters(
 
 @functools.partial(jax.jit, static_argnums=3)
 def updates(traces: dict, given: Batch, params: np.ndarray, spec: LearnerSpec) -> dict:
-    """One update by each trace, compiled together, which takes a third of the time."""
+    """One update with each trace. Compiling them together takes a third of the time."""
     found = {}
     for name, trace in traces.items():
         hyper = Hyper(gamma=0.9, step_size=STEP_SIZE, regularisation=REGULARISATION, trace=trace)
@@ -106,7 +106,7 @@ def _float64():
 
 @pytest.mark.parametrize("clamp", [None, 0.5])
 def test_the_update_is_the_papers(clamp: float | None) -> None:
-    """For a trace given as such, and by its number in a population."""
+    """Each trace as itself, and by its index, as in a population."""
     params = np.random.default_rng(1).normal(size=(STATES, ACTIONS))
     given, spec = batch(), LearnerSpec(optimiser="rmsprop", clamp=clamp)
     traces = {name: ot.as_trace(name) if name == "one_step" else ot.as_trace(name, lambda_=0.8) for name in ot.TRACES}
@@ -115,12 +115,12 @@ def test_the_update_is_the_papers(clamp: float | None) -> None:
         expected = expected_parameters(name, 0.8, params, given, clamp)
         assert found[name] == pytest.approx(expected, abs=1e-12), name
         if name in learner.MARKOV:
-            choice = Choice(learner.MARKOV.index(name), 0.8)
+            choice = TraceByIndex(learner.MARKOV.index(name), 0.8)
             assert updated({"": choice}, given, spec, params)[""] == pytest.approx(expected, abs=1e-12), name
 
 
 def test_lambda_zero_is_one_algorithm_to_the_last_bit() -> None:
-    """Each compiled alone: in one program XLA would see that they are the same."""
+    """Each compiled separately: in one program XLA could merge equal computations."""
     params, given = np.random.default_rng(2).normal(size=(STATES, ACTIONS)), batch(2)
     traces = (ot.Retrace(0.0), ot.TreeBackup(0.0), ot.QLambda(0.0))
     found = [updated({"": trace}, given, LearnerSpec(), params)[""] for trace in traces]
@@ -149,7 +149,8 @@ def test_dqn_is_windows_of_one_step_and_a_greedy_target() -> None:
 
 
 def test_double_takes_the_policy_from_the_online_network() -> None:
-    """Online says action 0, the target network says 1: double Q-learning values action 0 by the target network."""
+    """The online network prefers action 0, the target network action 1: double Q-learning takes the target network's
+    value of action 0."""
     online, old = np.array([[1.0, 0.0]]), np.array([[5.0, 7.0]])
     given = Batch(
         obs=jnp.zeros((2, 1), int),
@@ -181,7 +182,7 @@ def test_the_target_network_follows_in_steps() -> None:
 
 
 def test_a_member_of_a_population_equals_itself_alone() -> None:
-    """Five traces and λs under one `vmap`, three updates; a table adds in the same order, so to the last bit."""
+    """Five traces and λs under one `vmap`, three updates. Tables add in the same order, so to the last bit."""
     rng = np.random.default_rng(5)
     params, given, spec = rng.normal(size=(5, STATES, ACTIONS)), batch(5), LearnerSpec()
     kinds = jnp.array(
@@ -191,7 +192,7 @@ def test_a_member_of_a_population_equals_itself_alone() -> None:
         jnp.full(5, 0.9),
         jnp.linspace(0.01, 0.2, 5),
         jnp.full(5, 1e-3),
-        Choice(kinds, jnp.linspace(0.1, 1, 5)),
+        TraceByIndex(kinds, jnp.linspace(0.1, 1, 5)),
         jnp.ones(5),
     )
 
@@ -260,7 +261,7 @@ def test_the_effective_length_ends_with_a_life() -> None:
 
 
 def test_the_gradient_is_reported_before_it_is_scaled_down() -> None:
-    """As the fields of `Progress` and `Report` document it."""
+    """As documented in `UpdateRecord` and `TickRecord`."""
     hyper = Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     params = jnp.asarray(np.random.default_rng(0).normal(size=(STATES, ACTIONS)))
     norms = []
@@ -289,7 +290,7 @@ def test_the_target_network_is_renewed_when_a_period_ends_among_several_updates(
     spec, hyper = LearnerSpec(target_period=10), Hyper(0.9, STEP_SIZE, REGULARISATION, ot.Retrace(1.0))
     state = learner.init(jnp.ones((1, 2)), spec, hyper)._replace(target_params=jnp.zeros((1, 2)))
     renewed = [
-        bool((learner.renewed(state._replace(num_updates=jnp.int32(k)), spec, 4).target_params == 1).all())
+        bool((learner.refresh_target(state._replace(num_updates=jnp.int32(k)), spec, 4).target_params == 1).all())
         for k in range(4, 24)
     ]
     assert [k for k, yes in zip(range(4, 24), renewed, strict=True) if yes] == [10, 11, 12, 13, 20, 21, 22, 23]

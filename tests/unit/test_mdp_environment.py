@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offtrace import mdp as mdps
-from offtrace.agent.runtimes import refuse_shapes
+from offtrace.agent.settings import check_shapes
 from offtrace.agent.spec import TrainSpec, resolved
 from offtrace.agent.training import train
 from offtrace.environments import make, program_shape
@@ -198,8 +198,8 @@ def test_mdps_of_one_shape_train_together_as_they_would_alone() -> None:
     for spec, result in zip(specs, together, strict=True):
         alone = train(spec)
         assert alone.returns == result.returns
-        assert [repr(each) for each in alone.reports] == [repr(each) for each in result.reports]
-    assert together[0].reports[-1].episode_return != together[1].reports[-1].episode_return
+        assert [repr(each) for each in alone.history] == [repr(each) for each in result.history]
+    assert together[0].history[-1].episode_return != together[1].history[-1].episode_return
 
 
 def test_evaluations_are_exact() -> None:
@@ -207,14 +207,14 @@ def test_evaluations_are_exact() -> None:
     few, many = (train(TrainSpec(env="mdp/lure", evaluation_episodes=n, **SHORT)) for n in (1, 50))
     assert len(few.returns) == 1
     assert few.returns == many.returns
-    assert few.reports[-1].evaluation is None  # that of the last tick is the result's
-    assert few.reports[1].evaluation is not None
+    assert few.history[-1].evaluation is None  # that of the last tick is the result's
+    assert few.history[1].evaluation is not None
 
 
 def test_shapes_that_differ_are_refused() -> None:
     specs = [resolved(TrainSpec(env=f"mdp/{name}", **SHORT)) for name in ("fork", "chain")]
     with pytest.raises(ValueError, match="`env` must be the same for all members"):
-        refuse_shapes(specs)
+        check_shapes(specs)
     assert len(populations(specs, 10)) == 2
 
 
@@ -231,10 +231,10 @@ def test_a_target_policy_with_its_own_epsilon() -> None:
     same = train(TrainSpec(**common, target_epsilon=0.5))
     zero = train(TrainSpec(**common, target_epsilon=0.0))
     greedy = train(TrainSpec(**common, target_policy="greedy"))
-    assert repr(plain.reports[-1]) == repr(same.reports[-1])
-    assert repr(zero.reports[-1]) == repr(greedy.reports[-1])
-    assert plain.reports[-1].c != zero.reports[-1].c
-    assert zero.reports[-1].off_policy > plain.reports[-1].off_policy
+    assert repr(plain.history[-1]) == repr(same.history[-1])
+    assert repr(zero.history[-1]) == repr(greedy.history[-1])
+    assert plain.history[-1].c != zero.history[-1].c
+    assert zero.history[-1].off_policy > plain.history[-1].off_policy
 
 
 # -- names and options ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from offtrace.agent.network import MLP, DQNNet, Linear, MinAtarNet, make_network
 MAKE = jax.jit(make_network, static_argnums=(0, 1, 2))
 VALUES = jax.jit(lambda net, obs: net(obs))
 ROUNDING = 1e-5
-"""Of sums of up to a few thousand float32 products of numbers below 1, beside the largest of them."""
+"""Rounding error of a sum of up to a few thousand float32 products of numbers below 1."""
 
 
 def close(given: Any, expected: Any) -> None:
@@ -43,7 +43,7 @@ def dense(layers: tuple[Linear, ...], x: np.ndarray) -> np.ndarray:
 
 
 def observations(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """As an environment gives them, and as the numbers a network should see."""
+    """Return observations as an environment gives them, and as the numbers that a network should see."""
     if dtype == "float32":
         values = rng.normal(size=shape).astype(np.float32)
         return values, values
@@ -118,12 +118,12 @@ def test_dqn_net_is_its_formula() -> None:
 
 
 def shapes_of(shape: tuple[int, ...], dtype: Any, num_actions: int, **options: Any) -> Any:
-    """The network with shapes in the place of numbers."""
+    """Return the network with shapes in place of arrays."""
     return jax.eval_shape(lambda key: make_network(shape, dtype, num_actions, key, **options), jax.random.key(0))
 
 
 def test_parameter_counts() -> None:
-    """By hand: weights and biases of each layer; DQN's for Pong is the number usually quoted."""
+    """Weights and biases of each layer, counted by hand; DQN's count for Pong is the one usually quoted."""
     assert num_parameters(shapes_of((4,), "float32", 2)) == (4 + 1) * 64 + (64 + 1) * 64 + (64 + 1) * 2
     minatar = (9 * 4 + 1) * 16 + (8 * 8 * 16 + 1) * 128 + (128 + 1) * 6
     assert num_parameters(shapes_of((10, 10, 4), bool, 6)) == minatar == 132_566
@@ -138,8 +138,8 @@ def test_auto_and_its_refusals() -> None:
     assert type(shapes_of((10, 10, 4), bool, 3, kind="mlp", hidden_sizes=(8,))) is MLP
     assert type(shapes_of((10, 10, 4), "float32", 3, kind="minatar")) is MinAtarNet
     for arguments, text in (
-        (((10, 10), bool, 3, key), "`kind` cannot be told"),
-        (((4, 20, 20), "uint8", 3, key), "`kind` cannot be told"),
+        (((10, 10), bool, 3, key), "`kind` must be given for"),
+        (((4, 20, 20), "uint8", 3, key), "`kind` must be given for"),
         (((4, 20, 20), "uint8", 3, key, "dqn"), r"`shape` must be \(k, H, W\) with images of 36×36"),
         (((2, 10, 4), bool, 3, key, "minatar"), "3×3 or more"),
         (((4,), "float32", 3, key, "dqn"), "`space_shape` must have three axes"),
@@ -155,7 +155,7 @@ def test_auto_and_its_refusals() -> None:
 
 @pytest.mark.parametrize(("shape", "dtype"), [((4,), "float32"), ((10, 10, 4), "bool")])
 def test_leading_axes_and_members(shape: tuple[int, ...], dtype: str) -> None:
-    """Any leading axes, none included; and members under `vmap` as alone, up to the order of sums."""
+    """Any leading axes, also none; and members under `vmap` equal members alone, up to the order of sums."""
     nets = [MAKE(shape, dtype, 3, key) for key in jax.random.split(jax.random.key(0), 2)]
     obs, _ = observations(np.random.default_rng(0), (2, 5, 3, *shape), dtype)
     members = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nets)

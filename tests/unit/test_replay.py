@@ -1,4 +1,4 @@
-"""Replay against a naive one: a list of dicts for each actor, which remembers what the actor saw."""
+"""Replay against a naive one: a list of dicts per actor, with the observations that the actor saw."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offtrace.agent import replay
-from offtrace.agent.replay import Batch, Rows, Spec, State
+from offtrace.agent.replay import ReplaySpec, ReplayState, Rows, Windows
 
 WRITE = jax.jit(replay.add)
 SAMPLE = jax.jit(replay.sample, static_argnums=(2, 3))
 STARTS = jax.jit(lambda *given: (replay.can_sample(*given), replay.num_starts(*given)), static_argnums=1)
 CHI_SQUARE = 4.5
-"""Standard deviations of χ² above its mean that pass: about 1 in 100,000 sets of samples would not."""
+"""Accepted standard deviations of χ² above its mean; about 1 in 100,000 sets of samples exceeds it."""
 
 
-def rows_of(rng: np.random.Generator, spec: Spec, length: int, *, end: float = 0.2) -> Rows:
+def rows_of(rng: np.random.Generator, spec: ReplaySpec, length: int, *, end: float = 0.2) -> Rows:
     """Episodes of about 1/`end` steps; an end is a termination or, with a dummy row after it, a truncation.
 
     kind      step  step  last  dummy  step (reset) …
@@ -47,9 +47,9 @@ def rows_of(rng: np.random.Generator, spec: Spec, length: int, *, end: float = 0
 
 
 class Naive:
-    """One list of dicts for each actor, as long as the run; what was overwritten is known by its place alone."""
+    """One list of dicts per actor, as long as the run; overwritten rows are those before the last `capacity`."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: ReplaySpec) -> None:
         self.spec = spec
         self.lists: list[list[dict[str, Any]]] = [[] for _ in range(spec.num_actors)]
 
@@ -62,7 +62,7 @@ class Naive:
             written.append(row)
 
     def starts(self, length: int) -> range:
-        """Times at which a window can start: n+1 rows that are all there, and the older frames of the first one."""
+        """Return the times where a window can start: its n+1 rows and the first one's older frames are stored."""
         num_steps = len(self.lists[0])
         alive = [t for t in range(num_steps) if t >= num_steps - self.spec.capacity]
 
@@ -81,8 +81,8 @@ class Naive:
         return {"obs": np.array(seen), **window, "age": age}
 
 
-def both(spec: Spec, rows: Rows, chunks: list[int]) -> tuple[State, Naive]:
-    """The real one and the naive one, driven by the same script of chunk lengths; 0 stands for a single step."""
+def both(spec: ReplaySpec, rows: Rows, chunks: list[int]) -> tuple[ReplayState, Naive]:
+    """Drive the real and the naive replay by the same script of chunk lengths; 0 stands for a single step."""
     state, naive, t = replay.init(spec), Naive(spec), 0
     for chunk in chunks:
         length = max(chunk, 1)
@@ -94,8 +94,8 @@ def both(spec: Spec, rows: Rows, chunks: list[int]) -> tuple[State, Naive]:
     return state, naive
 
 
-def assert_all_windows_are_right(state: State, naive: Naive, length: int, num_windows: int = 400) -> None:
-    """Every window drawn is one of the naive's, all of those are drawn, and about equally often."""
+def assert_all_windows_are_right(state: ReplayState, naive: Naive, length: int, num_windows: int = 400) -> None:
+    """Every drawn window is one of the naive replay's, and all of those are drawn, about equally often."""
     starts = naive.starts(length)
     can_sample, num_starts = STARTS(state, length)
     assert bool(can_sample) == (len(starts) > 0)
@@ -103,7 +103,7 @@ def assert_all_windows_are_right(state: State, naive: Naive, length: int, num_wi
     if not starts:
         return
     batch = SAMPLE(state, jax.random.key(7), num_windows, length)
-    batch = Batch(*map(np.asarray, batch))
+    batch = Windows(*map(np.asarray, batch))
     counts: dict[tuple[int, int], int] = {}
     places = {tuple(naive.window(i, t, length)["mu_a"]): (i, t) for i in range(len(naive.lists)) for t in starts}
     assert len(places) == len(naive.lists) * len(starts)  # so a window is known by its probabilities
@@ -131,9 +131,9 @@ FRAMES = {"bits": ((3, 3, 4), bool), "bytes": ((5, 7), "uint8"), "vector": ((4,)
     [("bits", 1, 1), ("bits", 4, 3), ("bytes", 4, 1), ("vector", 1, 3)],
 )
 def test_agrees_with_the_naive_structure(kind: str, stack: int, num_actors: int) -> None:
-    """Before it is full, when it is just full, one row later, and several times round, in chunks and in steps."""
+    """Before the ring is full, when it is just full, one row later, and after several turns; in chunks and steps."""
     shape, dtype = FRAMES[kind]
-    spec = Spec(capacity=23, num_actors=num_actors, shape=shape, dtype=dtype, stack=stack)
+    spec = ReplaySpec(capacity=23, num_actors=num_actors, shape=shape, dtype=dtype, stack=stack)
     rows = rows_of(np.random.default_rng(stack), spec, 100)
     rows.reset[0] = kind != "vector"  # a run may begin in the middle of an episode
     short = [[0], [0] * 3, [7], [7, 0]]
@@ -147,9 +147,9 @@ def test_agrees_with_the_naive_structure(kind: str, stack: int, num_actors: int)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_script_agrees(data: st.DataObject) -> None:
-    """Shapes are few, so that few programs are compiled; the script, the episodes and the window are free."""
+    """Few shapes, so that few programs are compiled; any script, episodes and window."""
     stack, capacity = data.draw(st.sampled_from([(1, 7), (4, 13)]))
-    spec = Spec(capacity=capacity, num_actors=2, shape=(2,), dtype="uint8", stack=stack)
+    spec = ReplaySpec(capacity=capacity, num_actors=2, shape=(2,), dtype="uint8", stack=stack)
     chunks = data.draw(st.lists(st.sampled_from([0, 2, 7]), min_size=1, max_size=14))
     end = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -158,13 +158,13 @@ def test_any_script_agrees(data: st.DataObject) -> None:
 
 
 def test_sampling_is_uniform_over_actors_and_starts() -> None:
-    spec = Spec(capacity=31, num_actors=3, shape=(1,), dtype="float32", stack=4)
+    spec = ReplaySpec(capacity=31, num_actors=3, shape=(1,), dtype="float32", stack=4)
     state, naive = both(spec, rows_of(np.random.default_rng(0), spec, 71), [31, 31, 9])
     assert_all_windows_are_right(state, naive, 5, num_windows=40_000)
 
 
 def test_a_single_window_fits_exactly() -> None:
-    spec = Spec(capacity=8, num_actors=1, shape=(1,), dtype="float32", stack=4)
+    spec = ReplaySpec(capacity=8, num_actors=1, shape=(1,), dtype="float32", stack=4)
     state, naive = both(spec, rows_of(np.random.default_rng(0), spec, 20), [8, 8, 4])
     assert list(naive.starts(4)) == [15]
     assert_all_windows_are_right(state, naive, 4)
@@ -175,7 +175,7 @@ def test_a_single_window_fits_exactly() -> None:
 @settings(max_examples=20, deadline=None)
 @given(size=st.sampled_from([8, 9]), seed=st.integers(0, 2**32))
 def test_packing_is_exact(size: int, seed: int) -> None:
-    spec = Spec(capacity=3, num_actors=2, shape=(size,), dtype=bool)
+    spec = ReplaySpec(capacity=3, num_actors=2, shape=(size,), dtype=bool)
     rows = rows_of(np.random.default_rng(seed), spec, 2)
     batch = SAMPLE(WRITE(replay.init(spec), rows), jax.random.key(0), 8, 1)
     assert batch.obs.dtype == np.bool_
@@ -186,8 +186,8 @@ def test_packing_is_exact(size: int, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", [bool, "float32"])
 def test_push_shows_what_sampling_gives_back(dtype: Any) -> None:
-    """The stack an actor sees is the one it learns from, dummy rows included."""
-    spec = Spec(capacity=50, num_actors=2, shape=(3,), dtype=dtype, stack=3)
+    """An actor sees the stack that it later learns from, also in dummy rows."""
+    spec = ReplaySpec(capacity=50, num_actors=2, shape=(3,), dtype=dtype, stack=3)
     rows = rows_of(np.random.default_rng(2), spec, 40)
     stack = jnp.zeros((2, *spec.observation_shape), spec.dtype)
     push, seen = jax.jit(replay.push), []
@@ -202,7 +202,7 @@ def test_push_shows_what_sampling_gives_back(dtype: Any) -> None:
 
 def test_members_together_are_members_alone() -> None:
     """`vmap` over a leading axis of states, keys and rows, bit for bit; also with one clock for all."""
-    spec = Spec(capacity=11, num_actors=2, shape=(5,), dtype=bool, stack=2)
+    spec = ReplaySpec(capacity=11, num_actors=2, shape=(5,), dtype=bool, stack=2)
     rows = [rows_of(np.random.default_rng(member), spec, 30) for member in range(3)]
     keys = jax.random.split(jax.random.key(0), 3)
     alone = []
@@ -212,8 +212,8 @@ def test_members_together_are_members_alone() -> None:
             state = WRITE(state, Rows(*(value[t] for value in rows[member])))
         alone.append((state, SAMPLE(state, keys[member], 4, 3)))
     together = jax.vmap(lambda _: replay.init(spec))(jnp.arange(3))
-    axes = State(frames=0, records=0, num_steps=None, spec=spec)
-    lockstep = State(together.frames, together.records, jnp.int32(0), spec)
+    axes = ReplayState(frames=0, records=0, num_steps=None, spec=spec)
+    lockstep = ReplayState(together.frames, together.records, jnp.int32(0), spec)
     add = jax.jit(jax.vmap(replay.add))
     add_in_lockstep = jax.jit(jax.vmap(replay.add, in_axes=(axes, 0), out_axes=axes))
     for t in range(30):
@@ -221,17 +221,17 @@ def test_members_together_are_members_alone() -> None:
         together, lockstep = add(together, step), add_in_lockstep(lockstep, step)
     batch = jax.jit(jax.vmap(lambda s, k: replay.sample(s, k, 4, 3)))(together, keys)
     for member, expected in enumerate(alone):
-        for state in (together, State(lockstep.frames, lockstep.records, together.num_steps, spec)):
+        for state in (together, ReplayState(lockstep.frames, lockstep.records, together.num_steps, spec)):
             for x, y in zip(jax.tree.leaves((state, batch)), jax.tree.leaves(expected), strict=True):
                 np.testing.assert_array_equal(np.asarray(x)[member], y)
 
 
 def test_a_scan_writes_and_samples_what_a_loop_does() -> None:
-    spec = Spec(capacity=9, num_actors=2, shape=(3,), dtype="uint8", stack=2)
+    spec = ReplaySpec(capacity=9, num_actors=2, shape=(3,), dtype="uint8", stack=2)
     rows = Rows(*map(jnp.asarray, rows_of(np.random.default_rng(0), spec, 25)))
     keys = jax.random.split(jax.random.key(0), 25)
 
-    def step(state: State, given: tuple[Rows, Any]) -> tuple[State, Any]:
+    def step(state: ReplayState, given: tuple[Rows, Any]) -> tuple[ReplayState, Any]:
         state = replay.add(state, given[0])
         return state, replay.sample(state, given[1], 2, 2)
 
@@ -249,7 +249,7 @@ def test_a_scan_writes_and_samples_what_a_loop_does() -> None:
 
 
 def test_the_memory_is_donated_not_copied() -> None:
-    spec = Spec(capacity=64, num_actors=2, shape=(3,), dtype="uint8")
+    spec = ReplaySpec(capacity=64, num_actors=2, shape=(3,), dtype="uint8")
     rows = Rows(*map(jnp.asarray, rows_of(np.random.default_rng(0), spec, 1)))
     state = replay.init(spec)
     place = state.frames.unsafe_buffer_pointer()
@@ -259,23 +259,23 @@ def test_the_memory_is_donated_not_copied() -> None:
 
 
 def test_bytes_per_transition() -> None:
-    """App. F keeps 62,500 rows for each of 16 actors; the bars are 150 bytes on MinAtar and 7.3 kB on Atari."""
+    """App. F has 62,500 rows for each of 16 actors; the limits are 150 bytes on MinAtar and 7.3 kB on Atari."""
     size = {"capacity": 62_500, "num_actors": 16}
     planes = {4: 50, 6: 75, 7: 88, 10: 125}  # Breakout and Asterix, Space Invaders, Freeway, Seaquest
     for channels, packed in planes.items():
-        taken = replay.bytes_per_transition(Spec(**size, shape=(10, 10, channels), dtype=bool))
+        taken = replay.bytes_per_transition(ReplaySpec(**size, shape=(10, 10, channels), dtype=bool))
         assert taken == pytest.approx(packed + 12, rel=1e-4)  # one zero row in 62,500
         assert taken <= 150
-    atari = Spec(**size, shape=(84, 84), dtype="uint8", stack=4)
+    atari = ReplaySpec(**size, shape=(84, 84), dtype="uint8", stack=4)
     assert replay.bytes_per_transition(atari) == pytest.approx(84 * 84 + 12, rel=1e-4)
-    spec = Spec(capacity=10, num_actors=3, shape=(4,), dtype="float32")
+    spec = ReplaySpec(capacity=10, num_actors=3, shape=(4,), dtype="float32")
     leaves = jax.tree.leaves(replay.init(spec))
     assert sum(leaf.nbytes for leaf in leaves if leaf.ndim) / 30 == replay.bytes_per_transition(spec)
 
 
 # -- input checks ---------------------------------------------------------------------------------------------
 
-SMALL = Spec(capacity=5, num_actors=2, shape=(3,), dtype="uint8")
+SMALL = ReplaySpec(capacity=5, num_actors=2, shape=(3,), dtype="uint8")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_masked_row_may_hold_anything() -> None:
     rows = rows._replace(mask=np.array([True, False]), mu_a=np.array([0.5, np.nan], np.float32))
     rows = rows._replace(reset=np.array([False, False]), continues=np.array([True, False]), action=np.array([3, -1]))
     state = WRITE(replay.add(replay.init(SMALL), rows), rows)
-    batch = Batch(*map(np.asarray, SAMPLE(state, jax.random.key(0), 20, 1)))
+    batch = Windows(*map(np.asarray, SAMPLE(state, jax.random.key(0), 20, 1)))
     masked = np.asarray(batch.actor) == 1
     assert masked.any()
     assert not (batch.mask | batch.continues | batch.reset)[0, masked].any()
@@ -314,11 +314,11 @@ def test_too_much_and_too_early_are_refused() -> None:
     state = replay.init(SMALL)
     with pytest.raises(ValueError, match="`rows` must be 1 to 5 steps, the capacity; got 6"):
         replay.add(state, rows_of(np.random.default_rng(0), SMALL, 6))
-    with pytest.raises(ValueError, match="no window of 2 steps yet"):
+    with pytest.raises(ValueError, match="`state` must hold a window of 2 steps"):
         replay.sample(state, jax.random.key(0), 1, 2)
     for name in ("capacity", "num_actors", "stack"):
         sizes = {"capacity": 5, "num_actors": 2, "stack": 1} | {name: 0}
         with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least 1"):
-            Spec(**sizes, shape=(3,), dtype="uint8")
+            ReplaySpec(**sizes, shape=(3,), dtype="uint8")
     with pytest.raises(ValueError, match="under 2³¹"):
-        Spec(capacity=2**30, num_actors=2, shape=(3,), dtype="uint8")
+        ReplaySpec(capacity=2**30, num_actors=2, shape=(3,), dtype="uint8")

@@ -13,7 +13,7 @@ import vl_convert
 from builders import extreme_results
 from builders.reports import report
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.results import studies
 from offtrace.experiments.store import StoredRun, read
 from offtrace.report import charts, comparisons, curves
@@ -45,7 +45,7 @@ def words(chart) -> str:
 NOT_MEASURED = {"c": NAN, "cut": NAN, "effective_length": NAN, "off_policy": NAN}
 
 
-def reports(values, *, steps: int = 1000, episodes: int = 2, **measures) -> list[Report]:
+def reports(values, *, steps: int = 1000, episodes: int = 2, **measures) -> list[TickRecord]:
     """Return one report per value; tick 0 is the untrained agent."""
     fields = NOT_MEASURED | {"num_episodes": episodes} | measures
     return [report(i, tick_size=steps, episode_return=value, **fields) for i, value in enumerate([NAN, *values])]
@@ -223,7 +223,7 @@ def test_learning_curves_need_runs_with_episodes(runs):
 # --- telemetry ----------------------------------------------------------------------------------------------
 
 
-def traced(values, **other) -> list[Report]:
+def traced(values, **other) -> list[TickRecord]:
     fields = NOT_MEASURED | {"num_episodes": 2, "episode_return": 1.0} | other
     return [report(i, **fields | {"c": value, "cut": 1 - value}) for i, value in enumerate([NAN, *values])]
 

@@ -1,4 +1,4 @@
-"""What a run is: every refusal by name, rule and value; what is chosen for whom; the way to JSON and back."""
+"""Specs: input checks by name, rule and value; defaults; JSON and back."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ WRONG: list[tuple[str, Any, str]] = [
     *((name, value, "a finite number above 0") for name in POSITIVE for value in (0, -1.0, math.inf, math.nan, "1")),
     *((name, value, "one of ") for name in CHOICES for value in ("", "nonsense", 3)),
     *((name, value, "True or False") for name in SWITCHES for value in (1, "yes")),
-    *(("options", value, "a dict of names") for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})),
+    *(("options", value, "a dict from names") for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})),
     *(("hidden_sizes", value, "whole numbers of at least 1") for value in ((), (0,), (2.0,), ("3",), (True,))),
     *((name, 2**31, "under 2³¹") for name in ("seed", "num_steps")),
     *(("env", value, "the name of an environment") for value in ("", None, 3)),
@@ -64,7 +64,7 @@ def test_only_the_seed_and_the_ticks_between_evaluations_may_be_0(name: str) -> 
 
 
 def test_every_field_has_a_rule() -> None:
-    """A field that is added must be added to the input check, too."""
+    """A new field needs an input check."""
     ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "trace", "hidden_sizes", "options"}
     assert ruled == set(FIELDS)
 
@@ -110,7 +110,7 @@ def test_defaults() -> None:
 
 
 def test_the_later_table_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All < the environment's < the paper's for RMSprop < DQN's < what is given."""
+    """Later sources win: all environments, this environment, the paper's RMSprop, DQN, the given value."""
     row = {
         "step_size": 0.5,
         "fill": 300,
@@ -190,7 +190,7 @@ def test_names() -> None:
     ["../../etc", "/etc/passwd", "..", ".", "a\nb", "a\x1b[31m", "a\0b", "..\\..\\c", "~", "-rf", "<b>", "$(x)"],
 )
 def test_names_are_harmless(env: str) -> None:
-    """One part of a path, on one line, that is neither hidden nor taken for an option."""
+    """The name is one part of a path, on one line, neither hidden nor like an option."""
     name = TrainSpec(env=env).name
     assert PurePath(name).parts == (name,)
     assert name.isprintable()
@@ -211,7 +211,7 @@ def test_through_json_and_back() -> None:
 
 def test_json_of_another_version() -> None:
     there = to_json(resolved(TrainSpec(env="pocket/catch")))
-    with pytest.raises(ValueError, match="a spec has no 'added', 'later'; it was written by another version"):
+    with pytest.raises(ValueError, match="a spec must not have 'added', 'later'; it was written by another version"):
         from_json({**there, "later": 1, "added": 2})
     with pytest.raises(ValueError, match="`gamma` must be in"):
         from_json({**there, "gamma": 2})
@@ -220,7 +220,7 @@ def test_json_of_another_version() -> None:
 
 
 def test_records_of_older_versions_are_read() -> None:
-    """A record without a field that came later, and fingerprints as they were then: begun sweeps go on."""
+    """Old records without a later field can be read, and fingerprints are unchanged, so that old sweeps resume."""
     plan = resolved(TrainSpec(env="pocket/catch", seed=3))
     there = to_json(plan)
     assert not set(there) & set(ADDED)

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from builders.reports import UNTRAINED, report
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments import database as module
 from offtrace.experiments.store import Store, StoredRun, fingerprint, read
 from offtrace.experiments.stored_runs import seal
@@ -54,7 +54,7 @@ import os, random, signal, sys, time, traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.store import Store
 path = Path(sys.argv[1])
 
@@ -146,7 +146,7 @@ def test_a_run_comes_back_bit_by_bit(path: Path) -> None:
 def test_random_numbers_come_back_bit_by_bit(store: Store) -> None:
     rng = random.Random(0)
     numbers = [struct.unpack("<d", rng.randbytes(8))[0] for _ in range(11 * 500)]
-    reports = [Report(i, i, i, i, *numbers[11 * i : 11 * i + 11], ()) for i in range(500)]
+    reports = [TickRecord(i, i, i, i, *numbers[11 * i : 11 * i + 11], ()) for i in range(500)]
     (run_id,) = store.register([spec()], MADE)
     store.write(run_id, reports)
     assert bits(only(store).reports) == bits(reports)
@@ -162,7 +162,7 @@ def test_what_sqlite_has_no_word_for(store: Store) -> None:
 
 def test_the_columns_are_the_fields_of_a_report(store: Store, path: Path) -> None:
     names = [name for _, name, *_ in query(path, "PRAGMA table_info(reports)")]
-    assert names == ["run", *Report._fields]
+    assert names == ["run", *TickRecord._fields]
 
 
 def test_a_checksum_is_of_every_number_and_of_nothing_else(path: Path) -> None:

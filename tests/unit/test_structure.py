@@ -193,7 +193,7 @@ def test_train_is_the_agent_s() -> None:
     assert list(real) == list(cheap)
     for name in set(real) - {"stop"}:
         assert real[name].default == cheap[name].default
-    with pytest.raises(ValueError, match="`spec` must be at least one"):
+    with pytest.raises(ValueError, match="`spec` must not be empty"):
         offtrace.train([])
 
 

@@ -1,4 +1,4 @@
-"""Environment, replay and learner as one program: counts, determinism, populations, and that it learns.
+"""The compiled program of environment, replay and learner: counts, determinism, populations, learning.
 
 Compiling dominates, so ticks are of few lengths, and tests share their programs.
 """
@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.agent import learner, replay, synchronous
-from offtrace.agent.learner import MARKOV, Choice, Hyper, LearnerSpec
+from offtrace.agent import learner, population, replay
+from offtrace.agent.learner import MARKOV, Hyper, LearnerSpec, TraceByIndex
+from offtrace.agent.population import Iterations, TickSummary
+from offtrace.agent.program import Member, Probe, Program, ProgramSpec, Settings, epsilon, learn, make_program
 from offtrace.agent.schedules import SwitchingEpsilon
-from offtrace.agent.synchronous import Exploration, Iterations, Member, Probe, Program, ProgramSpec, Settings, Tick
 from offtrace.environments import make
 
 SPEC = ProgramSpec(
@@ -34,62 +35,64 @@ SPEC = ProgramSpec(
 )
 OTHER = dataclasses.replace(SPEC, switching=SwitchingEpsilon(period=10, duration=40), reward_clamp=0.25)
 TICK = 10
-"""Iterations; some tests have several ticks, one has a tick that is twice as long."""
+"""Iterations per tick; one test has a tick that is twice as long."""
 
 
 def settings(*, lambda_: float = 0.9, kind: str = "retrace", step_size: float = 1e-3) -> Settings:
-    trace = Choice(jnp.int32(MARKOV.index(kind)), jnp.float32(lambda_))
+    trace = TraceByIndex(jnp.int32(MARKOV.index(kind)), jnp.float32(lambda_))
     hyper = Hyper(jnp.float32(0.9), jnp.float32(step_size), jnp.float32(1e-8), trace)
-    alone = Settings(hyper, Exploration(jnp.float32(1.0), jnp.float32(0.1), jnp.float32(2000)), jnp.float32(jnp.inf))
+    alone = Settings(hyper, *map(jnp.float32, (1.0, 0.1, 2000, jnp.inf)))
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
 
 
 def key(seed: int) -> jax.Array:
-    """Return the key of a population of one."""
+    """Return the keys of a population of one."""
     return jax.random.key(seed)[None]
 
 
 @functools.cache
 def program(spec: ProgramSpec = SPEC) -> Program:
-    """Episodes have five steps."""
-    return synchronous.program(make("pocket/catch", rows=6, columns=5), spec)
+    """Return the program of `pocket/catch` with episodes of five steps."""
+    return make_program(make("pocket/catch", rows=6, columns=5), spec)
 
 
 @functools.cache
 def compiled(function: Any, spec: ProgramSpec = SPEC, **options: Any) -> Any:
-    """Return a function of `synchronous`, compiled for that program."""
+    """Compile a function of `population` for that program."""
     return jax.jit(functools.partial(function, program(spec), **options))
 
 
-def filled(chosen: Settings, keys: jax.Array, spec: ProgramSpec = SPEC) -> tuple[Member, Tick]:
-    """New members with as many steps as they need before they learn."""
-    return acted(compiled(synchronous.init, spec)(chosen, keys), chosen, spec)
+def filled(chosen: Settings, keys: jax.Array, spec: ProgramSpec = SPEC) -> tuple[Member, TickSummary]:
+    """Return new members after the steps before their first update."""
+    return acted(compiled(population.init, spec)(chosen, keys), chosen, spec)
 
 
-def acted(members: Member, chosen: Settings, spec: ProgramSpec = SPEC) -> tuple[Member, Tick]:
-    table = synchronous.no_iterations(program(spec), len(members.key), spec.fill, learns=False)
-    run = compiled(synchronous.iterate, spec, block=1, learns=False)
+def acted(members: Member, chosen: Settings, spec: ProgramSpec = SPEC) -> tuple[Member, TickSummary]:
+    table = population.empty_table(program(spec), len(members.key), spec.fill, learns=False)
+    run = compiled(population.iterate, spec, block=1, learns=False)
     members, table = run(members, chosen, table, 0, spec.fill)
-    return members, synchronous.summary(table)
+    return members, population.summarize(table)
 
 
-def learned(members: Member, chosen: Settings, bounds: Sequence[int] = (0, TICK)) -> tuple[Member, Tick]:
-    """A tick that is run in pieces between these bounds, in blocks of one iteration or of ten."""
+def learned(members: Member, chosen: Settings, bounds: Sequence[int] = (0, TICK)) -> tuple[Member, TickSummary]:
+    """Run a tick in pieces between these bounds, in blocks of one iteration or of ten."""
     block = math.gcd(*bounds, TICK)
-    table = synchronous.no_iterations(program(), len(members.key), bounds[-1], learns=True)
+    table = population.empty_table(program(), len(members.key), bounds[-1], learns=True)
     for start, until in itertools.pairwise(bounds):
-        members, table = compiled(synchronous.iterate, block=block, learns=True)(members, chosen, table, start, until)
-    return members, synchronous.summary(table)
+        members, table = compiled(population.iterate, block=block, learns=True)(members, chosen, table, start, until)
+    return members, population.summarize(table)
 
 
 def probed(members: Member, chosen: Settings) -> Probe:
-    return compiled(synchronous.probe)(members, chosen, jax.random.key(0))
+    return compiled(population.probe)(members, chosen, jax.random.key(0))
 
 
 @functools.cache
 def evaluation() -> Any:
     def of(params: Any, keys: jax.Array, max_steps: int) -> tuple[jax.Array, jax.Array]:
-        return synchronous.evaluate(program(), params, settings(), keys, num_episodes=50, max_steps=max_steps)
+        episodes = population.start_episodes(program(), settings(), keys, num_episodes=50)
+        episodes = population.play_until(program(), params, settings(), episodes, max_steps, epsilon=0.0)
+        return episodes.returns, episodes.done
 
     return jax.jit(of)
 
@@ -108,14 +111,14 @@ def first(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, tree)
 
 
-def trained(**changes: Any) -> tuple[Member, Tick, Settings]:
+def trained(**changes: Any) -> tuple[Member, TickSummary, Settings]:
     chosen = settings(**changes)
     member, _ = filled(chosen, key(1))
     return (*learned(member, chosen), chosen)
 
 
 def test_counts() -> None:
-    """Eight actors, an update for every four of their steps: two updates an iteration."""
+    """Eight actors and an update per four steps: two updates per iteration."""
     member, tick, chosen = trained()
     assert int(member.num_steps) == 8 * (SPEC.fill + TICK)
     assert int(member.replay.num_steps) == SPEC.fill + TICK
@@ -139,8 +142,7 @@ def test_the_same_key_gives_the_same_run() -> None:
 
 
 def test_two_ticks_are_one_long_tick() -> None:
-    """Which is what an exact resume needs: nothing lives outside of the member. The target network is renewed on the
-    way."""
+    """An exact resume needs this: no state outside of the member. The target network changes on the way."""
     chosen = settings()
     member, _ = filled(chosen, key(1))
     half, before = learned(member, chosen)
@@ -157,7 +159,7 @@ def test_a_tick_in_pieces_is_the_same_tick() -> None:
 
 
 def test_lambda_zero_is_one_algorithm() -> None:
-    """Retrace, TB and Q* at λ = 0, and one-step: the same parameters to the last bit."""
+    """Retrace, TB and Q* at λ = 0, and one-step learning, give the same parameters to the last bit."""
     members = [trained(lambda_=0.0, kind=kind)[0] for kind in ("retrace", "tree_backup", "q_lambda", "one_step")]
     for other in members[1:]:
         assert same(members[0].learner, other.learner)
@@ -168,7 +170,7 @@ EACH = ((0.0, "retrace"), (0.9, "retrace"), (1.0, "tree_backup"))
 
 
 @functools.cache
-def population() -> tuple[Settings, jax.Array, tuple[Member, Tick]]:
+def three_members() -> tuple[Settings, jax.Array, tuple[Member, TickSummary]]:
     each = [settings(lambda_=x, kind=kind) for x, kind in EACH]
     together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
     keys = jax.random.split(jax.random.key(5), 3)
@@ -177,8 +179,8 @@ def population() -> tuple[Settings, jax.Array, tuple[Member, Tick]]:
 
 
 def test_a_member_of_a_population_equals_itself_alone() -> None:
-    """On a CPU to the last bit, as members run one after the other."""
-    _, keys, found = population()
+    """To the last bit on a CPU, where members run one after the other."""
+    _, keys, found = three_members()
     found = jax.tree.map(numbers, found)
     for i, (x, kind) in enumerate(EACH):
         mine = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1] if leaf.ndim else leaf, found)
@@ -187,20 +189,20 @@ def test_a_member_of_a_population_equals_itself_alone() -> None:
 
 
 def test_members_side_by_side_agree_with_members_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an accelerator runs. Batched products may add in another order: float32 rounding, and no action decided
-    by it so early."""
-    together, keys, (in_turn, ticks) = population()
+    """Accelerators batch the members. Batched products add in another order, which changes the rounding, but no
+    action so early in a run."""
+    together, keys, (in_turn, ticks) = three_members()
 
     def run(keys: jax.Array, chosen: Settings) -> tuple[Member, Iterations]:
-        members = synchronous.init(program(), chosen, keys)
+        members = population.init(program(), chosen, keys)
         for learns, until in ((False, SPEC.fill), (True, TICK)):
-            table = synchronous.no_iterations(program(), len(keys), until, learns=learns)
-            members, table = synchronous.iterate(program(), members, chosen, table, 0, until, block=1, learns=learns)
+            table = population.empty_table(program(), len(keys), until, learns=learns)
+            members, table = population.iterate(program(), members, chosen, table, 0, until, block=1, learns=learns)
         return members, table
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     side_by_side, table = jax.jit(run)(keys, together)
-    ticks_too = synchronous.summary(table)
+    ticks_too = population.summarize(table)
     assert np.array_equal(in_turn.replay.records[..., 0], side_by_side.replay.records[..., 0])
     one, other = (jax.tree.leaves(members.learner.params) for members in (in_turn, side_by_side))
     for a, b in zip(one, other, strict=True):
@@ -209,7 +211,7 @@ def test_members_side_by_side_agree_with_members_in_turn(monkeypatch: pytest.Mon
 
 
 def test_it_learns_to_catch() -> None:
-    """Random play earns −0.5 or so; the best is 1."""
+    """Random play earns about −0.5; the maximum is 1."""
     chosen = settings(lambda_=1.0, step_size=1e-3)
     member, _ = filled(chosen, key(0))
     for _ in range(60):
@@ -220,21 +222,21 @@ def test_it_learns_to_catch() -> None:
 
 
 def test_an_evaluation_that_is_cut_short_says_so() -> None:
-    params = compiled(synchronous.init)(settings(), key(0)).learner.params
+    params = compiled(population.init)(settings(), key(0)).learner.params
     _, ended = evaluation()(params, key(9), 4)
     assert not bool(ended.any())
 
 
 def test_the_three_schedules_of_the_paper() -> None:
-    """Every actor has its own ε, and its windows are learned towards the policy with that ε."""
+    """Every actor has its own ε, and the target policy of its windows has the same ε."""
     chosen = settings()
     member, _ = filled(chosen, key(3), OTHER)
     member, _ = acted(member, chosen, OTHER)
 
     @jax.jit
     def epsilons(member: Member, chosen: Settings) -> tuple[jax.Array, jax.Array]:
-        probe = synchronous.probe(program(OTHER), member, chosen, jax.random.key(0))
-        return synchronous.epsilon(program(OTHER), first(member), first(chosen)), probe.epsilon
+        probe = population.probe(program(OTHER), member, chosen, jax.random.key(0))
+        return epsilon(program(OTHER), first(member), first(chosen)), probe.epsilon
 
     each, mean = map(np.asarray, epsilons(member, chosen))
     assert each.shape == (8,)
@@ -244,21 +246,23 @@ def test_the_three_schedules_of_the_paper() -> None:
 
 
 def test_windows_of_one_step_learn_what_the_learner_would() -> None:
-    """DQN: the target network looks at successors only, and the update is the same; with convolutions."""
+    """DQN with convolutions: the target network sees successors only, and the update is the same."""
     dqn = LearnerSpec(target_policy="greedy", double=False)
     spec = dataclasses.replace(SPEC, window=1, steps_per_update=8, network="auto", learner=dqn)
     prog, chosen = program(spec), settings(kind="one_step")
-    member = compiled(synchronous.init, spec)(chosen, key(3))
-    member = member._replace(replay=filled(chosen, key(3))[0].replay)  # of another network, which is all the same
+    member = compiled(population.init, spec)(chosen, key(3))
+    member = member._replace(
+        replay=filled(chosen, key(3))[0].replay
+    )  # of another network, which does not matter here
 
     @jax.jit
     def both(member: Member, chosen: Settings) -> tuple[Any, Any]:
         one, alone = first(member), first(chosen)
         target = jax.tree.map(lambda leaf: leaf + 0.1, one.learner.params)
         one = one._replace(learner=one.learner._replace(target_params=target))
-        found, _ = synchronous.learn(prog, one, alone)
+        found, _ = learn(prog, one, alone)
         seen = replay.sample(one.replay, jax.random.split(one.key, 2)[1], spec.num_windows, 1)
-        batch = learner.Batch(*seen[:7], synchronous.epsilon(prog, one, alone)[seen.actor])
+        batch = learner.Batch(*seen[:7], epsilon(prog, one, alone)[seen.actor])
         expected, _ = learner.update(one.learner, batch, alone.hyper, network=prog.network, spec=spec.learner)
         return found.learner.params, expected.params
 
@@ -270,18 +274,18 @@ def test_windows_of_one_step_learn_what_the_learner_would() -> None:
 
 
 def test_the_step_size_is_annealed() -> None:
-    chosen = settings()._replace(annealing=jnp.array([480.0]))
+    chosen = settings()._replace(annealing_steps=jnp.array([480.0]))
     member, _ = learned(filled(chosen, key(1))[0], chosen)
     assert float(probed(member, chosen).step_size[0]) == pytest.approx(1e-3 * (1 - 240 / 480))
-    ended = chosen._replace(annealing=jnp.array([1.0]))
+    ended = chosen._replace(annealing_steps=jnp.array([1.0]))
     after, _ = learned(member, ended)
     assert same(after.learner.params, member.learner.params)  # a step size of 0 changes nothing
 
 
 def test_off_policyness_grows_with_age() -> None:
-    """ε falls while the memory fills, so older rows were drawn from another policy."""
+    """ε falls while the memory fills, so the behaviour of older rows differs more."""
     chosen = settings()
-    chosen = chosen._replace(exploration=Exploration(jnp.ones(1), jnp.zeros(1), jnp.array([1500.0])))
+    chosen = chosen._replace(epsilon_end=jnp.zeros(1), epsilon_steps=jnp.array([1500.0]))
     member, _ = filled(chosen, key(1))
     for _ in range(8):
         member, _ = acted(member, chosen)
@@ -312,7 +316,7 @@ def test_wrong_programs_are_refused(change: dict, text: str) -> None:
 
 def test_a_trajectory_aware_trace_has_a_program_of_its_own() -> None:
     chosen = settings()
-    member, _ = filled(chosen, key(0))  # the trace has no part in it
+    member, _ = filled(chosen, key(0))  # filling does not depend on the trace
     hyper = Hyper(0.9, 1e-3, 1e-8, ot.RecursiveRetrace(jnp.float32(0.9)), 1.0)
     chosen = chosen._replace(hyper=jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], hyper))
     member, tick = learned(member, chosen)

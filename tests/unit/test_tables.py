@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.results import studies
 from offtrace.experiments.store import StoredRun
 from offtrace.report import tables
@@ -136,7 +136,7 @@ def test_an_interval_has_its_ends():
 
 def test_every_run_has_a_row_and_only_those_that_are_done_have_scores():
     nan = math.nan
-    untrained = Report(0, 0, 0, 0, nan, nan, 1.0, 1e-3, *(nan,) * 7, (nan,) * 5)
+    untrained = TickRecord(0, 0, 0, 0, nan, nan, 1.0, 1e-3, *(nan,) * 7, (nan,) * 5)
     told = [
         untrained._replace(tick=i, num_steps=10 * i, num_episodes=1, episode_return=float(i)) for i in range(1, 11)
     ]

@@ -1,4 +1,4 @@
-"""Reports, their file and TensorBoard events: what is written is read back, also after a crash."""
+"""Records, their file and TensorBoard events: what is written is read back, also after a crash."""
 
 import ast
 import inspect
@@ -14,10 +14,9 @@ import pytest
 from builders.reports import UNTRAINED, report
 
 from offtrace.agent import disk, telemetry
-from offtrace.agent.telemetry import BY_AGE, COUNTS, SPEED, TAGS, Events, Report, from_row, to_row
+from offtrace.agent.telemetry import BY_AGE, COUNTS, SPEED, TAGS, TensorBoardWriter, TickRecord, from_row, to_row
 
 NAN, INF = math.nan, math.inf
-
 
 REPORTS = {
     "plain": report(),
@@ -31,7 +30,7 @@ REPORTS = {
 
 
 def same(one: object, other: object) -> bool:
-    """Compare reports: nan equals nan, and 1 does not equal 1.0."""
+    """Compare with nan equal to itself, and 1 not equal to 1.0."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
@@ -42,7 +41,7 @@ def same(one: object, other: object) -> bool:
 
 
 @pytest.mark.parametrize("given", REPORTS.values(), ids=REPORTS)
-def test_a_row_is_json_and_comes_back(given: Report) -> None:
+def test_a_row_is_json_and_comes_back(given: TickRecord) -> None:
     text = json.dumps(to_row(given), allow_nan=False)
     assert same(from_row(json.loads(text)), given)
 
@@ -75,8 +74,8 @@ def test_a_row_that_lacks_a_field_is_refused() -> None:
 
 
 def test_every_field_says_what_it_is() -> None:
-    """And every number has a chart."""
-    (cls,) = ast.parse(inspect.getsource(Report)).body
+    """Every number has a chart."""
+    (cls,) = ast.parse(inspect.getsource(TickRecord)).body
     assert isinstance(cls, ast.ClassDef)
     body = cls.body[1:]
     for field, text in zip(body[::2], body[1::2], strict=True):
@@ -84,7 +83,7 @@ def test_every_field_says_what_it_is() -> None:
         assert isinstance(text, ast.Expr)
         assert isinstance(text.value, ast.Constant)
     charted = {field for field, _ in TAGS.values()}
-    assert set(Report._fields) - charted == {"tick", "num_steps", "off_policy_by_age", "events"}
+    assert set(TickRecord._fields) - charted == {"tick", "num_steps", "off_policy_by_age", "events"}
 
 
 # -- progress.jsonl ------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ def test_a_full_disk_is_an_error() -> None:
 
 
 def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
-    """At every place where it can be torn."""
+    """Wherever it was cut."""
     path = tmp_path / "progress.jsonl"
     telemetry.append(path, report(1))
     telemetry.append(path, report(2, events=("λ",)))
@@ -146,7 +145,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: bytes) -> None:
     with path.open("ab") as file:
         file.write(line + b"\n")
     telemetry.append(path, report(2))
-    with pytest.raises(ValueError, match=r"line 2 of .*progress\.jsonl is no report"):
+    with pytest.raises(ValueError, match=r"line 2 of .*progress\.jsonl is not a record of a tick"):
         telemetry.read(path)
 
 
@@ -210,7 +209,7 @@ def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_tags(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    with Events(tmp_path / "new" / "folder") as events:
+    with TensorBoardWriter(tmp_path / "new" / "folder") as events:
         events.write(report(1), steps_per_second=2048.0)
         (path,) = event_files(tmp_path / "new" / "folder")
         assert len(records(path)) == 2  # the version of the format, and all of the first tick: nothing is held back
@@ -235,7 +234,7 @@ def test_tags(tmp_path: Path) -> None:
 
 def test_what_is_nan_has_no_point(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    with Events(tmp_path) as events:
+    with TensorBoardWriter(tmp_path) as events:
         events.write(UNTRAINED)
     (path,) = event_files(tmp_path)
     assert set(scalars(path)) == {"episode/count", "learner/updates", "schedule/epsilon", "schedule/step_size"}
@@ -243,7 +242,7 @@ def test_what_is_nan_has_no_point(tmp_path: Path) -> None:
 
 def test_events_are_text(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    with Events(tmp_path) as events:
+    with TensorBoardWriter(tmp_path) as events:
         events.write(report(5, events=("Q reached 1234.", "‖π−μ‖₁ is 2.")))
     (path,) = event_files(tmp_path)
     (text,) = [value for event in records(path) for value in event.summary.value if value.HasField("tensor")]
@@ -252,10 +251,10 @@ def test_events_are_text(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_the_old_events(tmp_path: Path) -> None:
-    """Also within the second in which they were written; TensorBoard forgets what came after the checkpoint."""
+    """Also within the same second. TensorBoard drops the points after the checkpoint."""
     pytest.importorskip("tensorboardX")
-    for tick, resumed_at in ((2, None), (2, 1000), (3, 2000)):
-        events = Events(tmp_path, resumed_at=resumed_at)
+    for tick, resumed_at in ((2, None), (2, 4096), (3, 8192)):
+        events = TensorBoardWriter(tmp_path, resumed_at=resumed_at)
         events.write(report(tick))
         events.close()
         events.close()
@@ -268,5 +267,5 @@ def test_a_resumed_run_keeps_the_old_events(tmp_path: Path) -> None:
 def test_without_tensorboard_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ValueError, match=r"`tensorboardX`: pip install 'offtrace\[track\]'"):
-        Events(tmp_path / "events")
+        TensorBoardWriter(tmp_path / "events")
     assert not (tmp_path / "events").exists()

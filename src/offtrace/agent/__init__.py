@@ -1,4 +1,14 @@
-"""The agent of Section 5 and Appendix F: replay, networks, schedules, and the learner and runtimes that drive them.
+"""The agent of Section 5 and Appendix F.
 
-Its modules need JAX and Equinox; nothing here is loaded by `import offtrace`.
+    spec         TrainSpec: everything that decides a run
+    settings     from specs to a program and its numbers
+    network, replay, schedules, learner      the parts of the agent
+    program, population      the compiled program, for one agent and for a population
+    synchronous, host      the two runtimes, behind the interface in runtimes
+    training     the loop: ticks, records, evaluations, checkpoints
+    runs, checkpoints, states, disk, telemetry      what is saved, and how
+    policy       a trained agent, loaded from its folder
+    memory, compile_cache      the check of free memory, the cache of compiled programs
+
+The modules need JAX and Equinox; `import offtrace` loads none of them.
 """

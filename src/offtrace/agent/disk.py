@@ -1,7 +1,8 @@
-"""Small files of a run, read and written so that nothing outside of its folder is touched.
+"""Reading and writing the small files of a run, without touching anything outside of its folder.
 
-A folder may come from somebody else, or from a disk that has failed. A link in place of a file could name any file of
-the user, a FIFO would never end, and a file of many gigabytes would fill the memory: all are refused.
+A folder may come from somebody else, or from a failing disk. A link in place of a file could point
+to any file of the user, a FIFO would never end, and a huge file would fill the memory: each is an
+error.
 """
 
 import errno
@@ -16,11 +17,11 @@ from typing import Any
 from offtrace.writing import write_whole
 
 LARGEST = 256 << 20
-"""Bytes of a file of text; a progress of a million ticks is less."""
+"""Bytes of a text file; progress.jsonl of a million ticks is smaller."""
 
 
 def read(path: Path, largest: int = LARGEST) -> bytes:
-    """A regular file of a sensible size, whole."""
+    """Return the content of a regular file of at most `largest` bytes."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -38,7 +39,7 @@ def read(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def write(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file of a run, whole or not at all. A link at `path` is replaced, not followed."""
+    """Write a file of a run atomically. A link at `path` is replaced, not followed."""
     write_whole(path, pieces, sync=True)
 
 
@@ -46,21 +47,22 @@ def write_json(path: Path, value: Any) -> None:
     write(path, [json.dumps(value, indent=2, ensure_ascii=False).encode()])
 
 
-# -- JSON that knows whether it is as it was written ---------------------------------------------------------
+# -- JSON with a checksum ------------------------------------------------------------------------------------
 
 
 def sealed(content: dict[str, Any]) -> bytes:
-    """The object as JSON, with a checksum of every byte before it as its last line."""
+    """Return an object as JSON whose last line is a checksum of all bytes before it."""
     text = json.dumps(content, indent=1).removesuffix("\n}").encode()
     return text + seal(text)
 
 
 def seal(text: bytes) -> bytes:
+    """Return the last line of sealed JSON that begins with `text`."""
     return f',\n "sha256": "{hashlib.sha256(text).hexdigest()}"\n}}\n'.encode()
 
 
 def unsealed(data: bytes) -> Any:
-    """What was sealed; the checksum is compared before anything is parsed."""
+    """Return the object in sealed JSON; the checksum is compared before parsing."""
     text = data[: -len(seal(b""))]
     if data != text + seal(text):
         raise ValueError("does not have the checksum in its last line")
@@ -74,9 +76,9 @@ def unsealed(data: bytes) -> Any:
 
 
 def append(path: Path, line: bytes) -> None:
-    """In one write, which nothing holds back: a reader of the file sees the line at once."""
+    """Append a line in one unbuffered write, so that readers see it at once."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     with open(descriptor, "wb", buffering=0) as file:
         written = file.write(line)
     if written != len(line):
-        raise OSError(errno.ENOSPC, "a line could not be written whole; is the disk full?", str(path))
+        raise OSError(errno.ENOSPC, "a line was written only in part; is the disk full?", str(path))

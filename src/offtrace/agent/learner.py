@@ -1,11 +1,11 @@
-"""One update of the agent (Sec. 5, App. F), as a pure function; Retrace, TB, Q* and DQN differ by one value, `trace`.
+"""One update of the agent (Sec. 5, App. F), as a pure function. Retrace, TB and Q* differ only in `trace`.
 
 For a batch of windows x_t, a_t, r_t, …, x_{t+n} from replay,
 
     ΔQ(x_t, a_t) = Σ_s γ^{s−t} (Π_{i=t+1..s} c_i) [r_s + γ E_π Q(x_{s+1}, ·) − Q(x_s, a_s)]
 
-is clamped to [−1, 1], divided by n, and taken as the gradient of the loss with respect to Q(x_t, a_t). DQN is that
-with windows of one step and a greedy π.
+is clamped to [−1, 1], divided by n, and used as the gradient of the loss with respect to Q(x_t,
+a_t). DQN is the same with windows of one step and a greedy π.
 """
 
 import functools
@@ -18,64 +18,63 @@ import jax.numpy as jnp
 import optax
 
 from offtrace import policies
+from offtrace.agent.spec import CHOICES
 from offtrace.arrays import take_action
 from offtrace.returns import targets
 from offtrace.traces import TRACES, Trace, TrajectoryAware
 
-TARGET_POLICIES = ("exploration", "greedy", "softmax")
-OPTIMISERS = ("adam", "rmsprop")
 MARKOV = tuple(name for name, cls in TRACES.items() if cls.markov)
-"""Traces that one compiled program can hold side by side, by position."""
+"""Traces that can share one compiled program; `TraceByIndex` counts them in this order."""
 
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """What shapes the compiled update; numbers that may differ within a population are in `Hyper`."""
+    """The static part of the update; numbers that may differ within a population are in `Hyper`.
+
+    Fields are those of `TrainSpec` with the same name, except where they say otherwise.
+    """
 
     target_policy: str = "exploration"
-    """π: the current exploration policy (App. F), `greedy` (Watkins, DQN), or `softmax`."""
     double: bool = True
-    """π is made of the online network's values, while Q is the target network's (double Q-learning); else both are
-    the target network's. The paper is silent (Deviation D12)."""
+    """True: π from the online network, Q from the target network. False: both from the target
+    network (Deviation D12)."""
     optimiser: str = "adam"
-    """`adam`, or `rmsprop` as in the paper: not centred, ε inside the root."""
+    """RMSprop is not centred, with ε inside the root."""
     decay: float = 0.99
-    """Of RMSprop (Deviation D13)."""
+    """Decay of RMSprop; not a field of `TrainSpec` (Deviation D13)."""
     clamp: float | None = 1.0
-    """ΔQ is clamped to ± this; None leaves it."""
     target_period: int = 250
-    """Updates between copies of the online network to the target network (Deviation D14)."""
     max_gradient: float | None = None
-    """The gradient's norm is scaled down to this; None leaves it."""
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("target_policy", self.target_policy, TARGET_POLICIES),
-            ("optimiser", self.optimiser, OPTIMISERS),
-        ):
-            if value not in allowed:
-                raise ValueError(f"`{name}` must be one of {', '.join(allowed)}; got {value!r}.")
+        for name in ("target_policy", "optimiser"):
+            value = getattr(self, name)
+            if value not in CHOICES[name]:
+                raise ValueError(f"`{name}` must be one of {', '.join(CHOICES[name])}; got {value!r}.")
         if self.target_period < 1:
             raise ValueError(f"`target_period` must be at least 1 update; got {self.target_period}.")
 
 
 class Hyper(NamedTuple):
-    """Numbers of one member; a population has a leading axis."""
+    """The numbers of the update of one member, as in `TrainSpec`; in a population they have a leading axis."""
 
     gamma: Any
     step_size: Any
+    """The current step size."""
     regularisation: Any
-    """ε of the optimiser."""
     trace: Any
-    """A `Trace`, whose λ is a leaf, or a `Choice`."""
+    """A `Trace`, whose λ is a leaf, or a `TraceByIndex`."""
     beta: Any = 1.0
-    """Of a softmax target policy."""
 
 
-class Choice(NamedTuple):
-    """A Markov trace by its position in `MARKOV`: members of one program may differ in it."""
+class TraceByIndex(NamedTuple):
+    """A Markov trace by its position in `MARKOV`, so that members of one program may have different traces.
+
+    It computes the coefficients of all of them and selects one.
+    """
 
     kind: Any
+    """Position in `MARKOV`."""
     lambda_: Any
 
     def __call__(self, *, pi_a: Any, mu_a: Any, q: Any, pi: Any, a: Any) -> Any:
@@ -84,11 +83,13 @@ class Choice(NamedTuple):
             trace = TRACES[name](1.0)
             given = {"q": q, "pi": pi, "a": a} if trace.needs_q else {}
             every.append(trace(pi_a=pi_a, mu_a=mu_a, **given))
-        kept = jnp.where(jnp.asarray(self.kind) == MARKOV.index("one_step"), 0.0, self.lambda_)
-        return kept * jnp.stack(every)[self.kind]
+        lambda_ = jnp.where(jnp.asarray(self.kind) == MARKOV.index("one_step"), 0.0, self.lambda_)
+        return lambda_ * jnp.stack(every)[self.kind]
 
 
 class LearnerState(NamedTuple):
+    """The networks and the optimiser between two updates."""
+
     params: Any
     target_params: Any
     optimiser: Any
@@ -96,7 +97,7 @@ class LearnerState(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Windows from replay: obs (n+1, B, …), the rest (n, B), epsilon (B,)."""
+    """Windows from replay, as the update needs them: obs (n+1, B, …), epsilon (B,), the others (n, B)."""
 
     obs: jax.Array
     a: jax.Array
@@ -106,59 +107,61 @@ class Batch(NamedTuple):
     mask: jax.Array
     mu_a: jax.Array
     epsilon: jax.Array
-    """ε of the target policy: that of each window's actor, now, or the learner's own."""
+    """ε of the target policy."""
 
 
-class Progress(NamedTuple):
-    """What one update did."""
+class UpdateRecord(NamedTuple):
+    """Measurements of one update."""
 
     loss: Any
     """Mean |ΔQ| before the clamp, over the real steps of the batch."""
     gradient: Any
     """Norm of the gradient, before it is scaled down to `max_gradient`."""
     refused: Any
-    """bool: the loss or the gradient was not finite, so nothing was changed."""
+    """True if the loss or the gradient was not finite, and so nothing was changed."""
 
 
 class Metrics(NamedTuple):
-    """The paper's own subject, averaged over the real steps of a batch."""
+    """Means over the real steps of a batch. Those of c are nan for traces that are not Markov."""
 
     q: jax.Array
     """Mean Q(x_t, a_t)."""
     largest_q: jax.Array
     """Max |Q(x_t, ·)|."""
     c: jax.Array
-    """Mean coefficient of steps that a trace could pass; NaN for traces that are not Markov, as are the next two."""
+    """Mean coefficient of the steps that a trace could pass: not the first of a window, nor one after an end."""
     cut: jax.Array
-    """Share of them with c < 0.05."""
+    """Share of these steps with c < 0.05."""
     effective_length: jax.Array
-    """Mean of Σ_s Π c from the start of a window to its first end of an episode or a life: how many TD errors reach
-    it. Windows that begin on a dummy row do not count."""
+    """Mean of Σ_s Π c from the start of a window to the first end of an episode or a life: the
+    number of TD errors that reach the start. Windows that begin on a dummy row do not count."""
     off_policy: jax.Array
     """E_μ|1 − π/μ|, which is ‖π − μ‖₁."""
 
 
 Network = Callable[[Any, Any], Any]
-"""Values (…, A) from parameters and observations (…, *shape)."""
+"""A function from parameters and observations (…, *shape) to values (…, A)."""
 
 
 def optimiser(spec: LearnerSpec, hyper: Hyper) -> optax.GradientTransformation:
-    """Scaled by −step size; the step size may be a traced number."""
+    """Return the optimiser without its step size, which `step` applies."""
     if spec.optimiser == "adam":
-        shape = optax.scale_by_adam(eps=hyper.regularisation)
+        scale = optax.scale_by_adam(eps=hyper.regularisation)
     else:
-        shape = optax.scale_by_rms(decay=spec.decay, eps=hyper.regularisation, eps_in_sqrt=True)
-    return shape if spec.max_gradient is None else optax.chain(optax.clip_by_global_norm(spec.max_gradient), shape)
+        scale = optax.scale_by_rms(decay=spec.decay, eps=hyper.regularisation, eps_in_sqrt=True)
+    if spec.max_gradient is None:
+        return scale
+    return optax.chain(optax.clip_by_global_norm(spec.max_gradient), scale)
 
 
 def init(params: Any, spec: LearnerSpec, hyper: Hyper) -> LearnerState:
-    """Before the first update; the target network starts as the online one."""
+    """Return the state before the first update; the target network is a copy of the online network."""
     copy = jax.tree.map(jnp.array, params)
     return LearnerState(params, copy, optimiser(spec, hyper).init(params), jnp.zeros((), jnp.int32))
 
 
 def target_policy(q: jax.Array, epsilon: jax.Array, spec: LearnerSpec, hyper: Hyper) -> jax.Array:
-    """π(·|x), (n+1, B, A), from values of the same shape."""
+    """Return π(·|x), (n+1, B, A), from values of the same shape."""
     if spec.target_policy == "greedy":
         return policies.greedy(q)
     if spec.target_policy == "softmax":
@@ -169,13 +172,14 @@ def target_policy(q: jax.Array, epsilon: jax.Array, spec: LearnerSpec, hyper: Hy
 def batch_targets(
     q_policy: jax.Array, q_target: jax.Array, batch: Batch, spec: LearnerSpec, hyper: Hyper
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Q(x_t, a_t) + ΔQ (n, B), the coefficients c and π(a_t|x_t), from values (n+1, B, A).
+    """Return the targets Q(x_t, a_t) + ΔQ, the coefficients c, and π(a_t|x_t), each (n, B).
 
-    `q_policy` are the values that π is made of, `q_target` those inside ΔQ.
+    Values are (n+1, B, A): `q_policy` defines π, `q_target` is Q inside ΔQ.
     """
     pi = target_policy(q_policy, batch.epsilon, spec, hyper)
+    # π(a_t|x_t) of the n actions; the last of the n+1 states has no action.
     pi_a = take_action(pi[:-1], batch.a)
-    mu_a = jnp.where(batch.mask, batch.mu_a, 1)  # what a masked row holds is never read
+    mu_a = jnp.where(batch.mask, batch.mu_a, 1)  # masked rows may hold anything
     common: dict[str, Any] = {
         "q": q_target,
         "pi": pi,
@@ -189,45 +193,61 @@ def batch_targets(
     }
     if isinstance(hyper.trace, TrajectoryAware):
         target = targets(**common, trace=hyper.trace)
-        c = jnp.full_like(batch.r, jnp.nan)  # it has no coefficient of a single step
-    else:
-        needs = isinstance(hyper.trace, Choice) or (isinstance(hyper.trace, Trace) and hyper.trace.needs_q)
-        c = hyper.trace(pi_a=pi_a, mu_a=mu_a, **({"q": q_policy, "pi": pi, "a": batch.a} if needs else {}))
-        target = targets(**common, trace=lambda **_: c)
+        c = jnp.full_like(batch.r, jnp.nan)  # such a trace has no coefficient of a single step
+        return target, c, pi_a
+    given = {}
+    if isinstance(hyper.trace, TraceByIndex) or (isinstance(hyper.trace, Trace) and hyper.trace.needs_q):
+        given = {"q": q_policy, "pi": pi, "a": batch.a}
+    c = hyper.trace(pi_a=pi_a, mu_a=mu_a, **given)
+    target = targets(**common, trace=lambda **_: c)  # computed once, and returned for the metrics
     return target, c, pi_a
 
 
 def step(
     state: LearnerState, batch: Batch, q_target: jax.Array, hyper: Hyper, *, network: Network, spec: LearnerSpec
-) -> tuple[LearnerState, Progress]:
-    """One step of the optimiser; `q_target` (n+1, B, A) are the target network's values. It is not renewed here."""
+) -> tuple[LearnerState, UpdateRecord]:
+    """Take one step of the optimiser; `q_target` (n+1, B, A) are the target network's values.
+
+    The target network stays as it is: `refresh_target` copies it.
+    """
     length, num_windows = batch.a.shape
 
     def loss(params: Any) -> tuple[jax.Array, jax.Array]:
-        # once: π and Q(x_t, a_t) come from the same values; without π, the last observation is not needed
-        q = network(params, batch.obs if spec.double else batch.obs[:-1])
-        q_policy = jax.lax.stop_gradient(q) if spec.double else q_target
+        # One pass: with double Q-learning, π and Q(x_t, a_t) come from the same values. Without it, π comes from the
+        # target network, and the last observation of a window is not needed.
+        if spec.double:
+            q = network(params, batch.obs)
+            q_policy = jax.lax.stop_gradient(q)
+        else:
+            q = network(params, batch.obs[:-1])
+            q_policy = q_target
         target, _, _ = batch_targets(q_policy, q_target, batch, spec, hyper)
         q_a = take_action(q[:length], batch.a)
         delta = jnp.where(batch.mask, target - jax.lax.stop_gradient(q_a), 0)
-        change = delta if spec.clamp is None else jnp.clip(delta, -spec.clamp, spec.clamp)
-        # its gradient with respect to Q(x_t, a_t) is −change / n, averaged over windows; 0 where masked
-        return -(change * q_a).sum() / (length * num_windows), abs(delta).sum() / jnp.maximum(batch.mask.sum(), 1)
+        change = delta
+        if spec.clamp is not None:
+            change = jnp.clip(delta, -spec.clamp, spec.clamp)
+        # Its gradient with respect to Q(x_t, a_t) is −change / n, averaged over windows; 0 where masked.
+        surrogate = -(change * q_a).sum() / (length * num_windows)
+        return surrogate, abs(delta).sum() / jnp.maximum(batch.mask.sum(), 1)
 
-    gradient, size = jax.grad(loss, has_aux=True)(state.params)
+    gradient, mean_delta = jax.grad(loss, has_aux=True)(state.params)
     norm = optax.tree.norm(gradient)
-    finite = jnp.isfinite(norm) & jnp.isfinite(size)
+    finite = jnp.isfinite(norm) & jnp.isfinite(mean_delta)
     direction, moments = optimiser(spec, hyper).update(gradient, state.optimiser, state.params)
     params = jax.tree.map(lambda p, d: p - (hyper.step_size * d).astype(p.dtype), state.params, direction)
+    # An update that is not finite changes nothing, so that one bad batch does not destroy the agent.
     params, moments = jax.tree.map(
         lambda new, old: jnp.where(finite, new, old), (params, moments), (state.params, state.optimiser)
     )
     after = LearnerState(params, state.target_params, moments, state.num_updates + 1)
-    return after, Progress(size, norm, ~finite)
+    return after, UpdateRecord(mean_delta, norm, ~finite)
 
 
-def renewed(state: LearnerState, spec: LearnerSpec, num_updates: int = 1) -> LearnerState:
-    """The target network, a copy of the online one if a period ended within the last `num_updates`."""
+def refresh_target(state: LearnerState, spec: LearnerSpec, num_updates: int = 1) -> LearnerState:
+    """Copy the online network to the target network if a period ended within the last `num_updates` updates."""
+    # A period may end inside the group: with a period of 10 and groups of 4 updates, after update 12
+    # two updates have passed since the end of the period, fewer than 4.
     since = state.num_updates % spec.target_period
     due = since < num_updates
     copy = jax.tree.map(lambda new, old: jnp.where(due, new, old), state.params, state.target_params)
@@ -237,29 +257,36 @@ def renewed(state: LearnerState, spec: LearnerSpec, num_updates: int = 1) -> Lea
 @functools.partial(jax.jit, static_argnames=("network", "spec"))
 def update(
     state: LearnerState, batch: Batch, hyper: Hyper, *, network: Network, spec: LearnerSpec
-) -> tuple[LearnerState, Progress]:
-    """One step of the optimiser; the target network follows every `target_period` updates."""
+) -> tuple[LearnerState, UpdateRecord]:
+    """Run one update: a step of the optimiser, and every `target_period` updates a new target network."""
     q_target = network(state.target_params, batch.obs)
-    state, progress = step(state, batch, q_target, hyper, network=network, spec=spec)
-    return renewed(state, spec), progress
+    state, record = step(state, batch, q_target, hyper, network=network, spec=spec)
+    return refresh_target(state, spec), record
 
 
 def metrics(
     state: LearnerState, batch: Batch, hyper: Hyper, *, network: Network, spec: LearnerSpec
 ) -> tuple[Metrics, jax.Array]:
-    """Of a batch, with |1 − π/μ| of each of its steps (n, B)."""
-    q, q_target = network(state.params, batch.obs), network(state.target_params, batch.obs)
+    """Return the metrics of a batch, and |1 − π/μ| of each of its steps (n, B)."""
+    q = network(state.params, batch.obs)
+    q_target = network(state.target_params, batch.obs)
     _, c, pi_a = batch_targets(q if spec.double else q_target, q_target, batch, spec, hyper)
     real = batch.mask.astype(batch.r.dtype)
     count = jnp.maximum(real.sum(), 1)
-    # Rows whose c is read: not the first, and none after an end. A lost life is an end without a reset.
+    # Rows whose c is read: not the first, and not one after an end. A lost life is an end without a reset.
+    #
+    #     row          0    1    2    3    4    5        row 3: the episode ended in row 2, so row 3 is its dummy row
+    #     continues    1    1    0    1    1    1
+    #     mask         1    1    1    0    1    1
+    #     reset        .    .    .    .   yes   .
+    #     passes       0    1    1    0    0    1
     before = jnp.concatenate([jnp.zeros_like(batch.continues[:1]), batch.continues[:-1]])
     passes = jnp.where(batch.mask & ~batch.reset & (before > 0), 1.0, 0.0)
     num_passes = jnp.maximum(passes.sum(), 1)
     away = abs(1 - jnp.where(batch.mask, pi_a / jnp.where(batch.mask, batch.mu_a, 1), 1))
     reach = jnp.cumprod((c * passes).at[0].set(1.0 + 0 * c[0]), axis=0)
     begins = real[0]
-    seen = Metrics(
+    means = Metrics(
         q=(take_action(q[:-1], batch.a) * real).sum() / count,
         largest_q=abs(q).max(),
         c=(c * passes).sum() / num_passes,
@@ -267,4 +294,4 @@ def metrics(
         effective_length=(reach.sum(0) * begins).sum() / jnp.maximum(begins.sum(), 1),
         off_policy=(away * real).sum() / count,
     )
-    return seen, away
+    return means, away

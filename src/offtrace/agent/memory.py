@@ -1,6 +1,7 @@
-"""What a run needs, compared with what there is, before anything is made.
+"""The check that a run fits into the free memory, before anything is allocated.
 
-A CPU's allocator does not refuse what does not fit: the machine begins to swap, or the kernel ends some process.
+On a CPU, allocating too much does not fail: the machine starts to swap, or the kernel kills a
+process.
 """
 
 import math
@@ -20,11 +21,11 @@ CGROUPS = (
         "/sys/fs/cgroup/memory/memory.stat",
     ),
 )
-"""Limit, use, and what the use is made of: version 2 of control groups, and version 1. Containers are limited so."""
+"""Files of a container's limit, its use and the parts of the use: version 2 of control groups, then version 1."""
 
 
-def refuse_too_large(state: Any, num_batch_entries: int, specs: Sequence[Plan]) -> None:
-    """A ValueError if the shapes of a state, and a batch of so many numbers, do not fit into the free memory."""
+def check_fits(state: Any, num_batch_entries: int, specs: Sequence[Plan]) -> None:
+    """Check that a state, given by its shapes, and a batch of so many numbers fit into the free memory."""
     need = num_bytes(state) + 4 * num_batch_entries
     free = available()
     if need <= free:
@@ -33,18 +34,18 @@ def refuse_too_large(state: Any, num_batch_entries: int, specs: Sequence[Plan]) 
     lower = ", ".join(f"`{name}` ({getattr(specs[0], name):,})" for name in names)
     members = f", or train fewer than {len(specs)} members together" if len(specs) > 1 else ""
     raise ValueError(
-        f"`replay_size` and the sizes beside it need about {_size(need)}, and {_size(free)} of memory are free here. "
+        f"`replay_size` and the other sizes must fit into the free memory, {_size(free)}; got about {_size(need)}. "
         f"Lower {lower} or `hidden_sizes`{members}."
     )
 
 
 def num_bytes(shapes: Any) -> int:
-    """Of arrays, or of shapes without arrays."""
+    """Return the bytes of a tree of arrays or of shapes."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def available() -> float:
-    """Bytes that can be had on the device; infinity where nobody knows."""
+    """Return the free bytes on the device; infinity if unknown."""
     stats = jax.devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
@@ -61,9 +62,10 @@ def _free_on_machine() -> float:
 
 
 def _free_in_group(limit: str, used: str, parts: str) -> float:
-    """What the kernel can take back, files that were read, counts as free."""
+    """Return the free bytes of a control group. Cached files count as free: the kernel can drop them."""
     try:
-        most, now = (Path(path).read_text().strip() for path in (limit, used))
+        most = Path(limit).read_text().strip()
+        now = Path(used).read_text().strip()
         lines = dict(line.split() for line in Path(parts).read_text().splitlines())
     except (OSError, ValueError):
         return math.inf

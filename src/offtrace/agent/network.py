@@ -1,10 +1,11 @@
-"""Networks from observations to Q(x, ·): a perceptron, MinAtar's, and that of DQN.
+"""Networks from observations to Q(x, ·): a perceptron, MinAtar's network and DQN's.
 
-Each takes observations with any leading axes, (…, *shape) to (…, A), as bool, uint8 or float; bytes are divided by
-255. Under `vmap` over parameters with a leading axis of members every layer but DQN's convolutions is a batched
-product.
+Each maps observations with any leading axes, (…, *shape), to (…, A). Observations are bool, uint8
+(divided by 255) or float. Under `vmap` over members, every layer but DQN's convolutions is a
+batched product.
 
-Weights and biases start uniform in ±1/√(inputs), as in Torch, which the papers of all three used.
+Initial weights and biases are uniform in ±1/√(inputs), as in Torch, which the papers of all three
+used.
 """
 
 import math
@@ -21,7 +22,7 @@ KINDS = ("auto", "mlp", "minatar", "dqn")
 
 
 class Linear(eqx.Module):
-    """y = x W + b on the last axis, whatever the others are."""
+    """The layer y = x W + b on the last axis."""
 
     weight: Array
     """(num_inputs, num_outputs)"""
@@ -52,20 +53,20 @@ class Convolution(eqx.Module):
 
 
 def library_convolution(x: Array, weight: Array, stride: int) -> Array:
-    """XLA's own. The faster one for large images, but on a CPU not inside a loop, and not under `vmap`."""
+    """XLA's convolution. The fastest one for large images, but slow under `vmap`, and on a CPU inside a loop."""
     layout = ("NHWC", "HWIO", "NHWC")
     return lax.conv_general_dilated(_floats(x, weight), weight, (stride, stride), "VALID", dimension_numbers=layout)
 
 
 def patch_convolution(x: Array, weight: Array, stride: int) -> Array:
-    """The same as one matrix product: every output's inputs side by side, times the flat weights.
+    """The same as one matrix product: the inputs of each output, side by side, times the flat weights.
 
         x    a b c        patches of 2×2      a b d e       · weight, (4·C, C′)
              d e f                            b c e f
              g h i                            d e g h
                                               e f h i
 
-    On a CPU and for images as small as MinAtar's, many times faster inside a compiled loop.
+    On a CPU, inside a compiled loop, it is many times faster for images as small as MinAtar's.
     """
     size = weight.shape[0]
     rows, columns = (stride * ((length - size) // stride) + 1 for length in x.shape[1:3])
@@ -74,9 +75,10 @@ def patch_convolution(x: Array, weight: Array, stride: int) -> Array:
 
 
 def row_convolution(x: Array, weight: Array, stride: int) -> Array:
-    """The same with a stride of 1, for narrow images: a whole row of outputs is one product.
+    """The same with a stride of 1, for narrow images: a row of outputs is one product.
 
-    `size` rows of the image, which lie side by side in memory, times the weights repeated along a band:
+    `size` rows of the image, which are contiguous in memory, are multiplied by the weights repeated
+    along a band:
 
         rows 1–3 of x, flat      band, for outputs      left   middle  right
         a b c d e                                       w₁     0       0
@@ -85,7 +87,8 @@ def row_convolution(x: Array, weight: Array, stride: int) -> Array:
                                                         0      w₃      w₂
                                                         0      0       w₃
 
-    Most of the band is zero, but the product is large enough for tensor units, and little is copied.
+    Most of the band is zero, but the product is large enough for tensor units, and little is
+    copied.
     """
     if stride != 1:
         raise ValueError(f"`stride` must be 1; got {stride}.")
@@ -100,7 +103,7 @@ def row_convolution(x: Array, weight: Array, stride: int) -> Array:
 
 
 class MLP(eqx.Module):
-    """Fully connected layers with ReLU between them, of the given sizes; observations are flattened."""
+    """Fully connected layers of the given sizes with ReLU between them; observations are flattened."""
 
     layers: tuple[Linear, ...]
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -121,7 +124,7 @@ class MLP(eqx.Module):
 
 
 class MinAtarNet(eqx.Module):
-    """Young and Tian (2019): 16 filters of 3×3, then 128 units; for (H, W, C), with the channels last."""
+    """The network of Young and Tian (2019) for images (H, W, C): 16 filters of 3×3, then 128 units."""
 
     convolution: Convolution
     layers: tuple[Linear, ...]
@@ -137,15 +140,18 @@ class MinAtarNet(eqx.Module):
 
     def __call__(self, obs: Array) -> Array:
         def values(x: Array) -> Array:
-            on_cpu = jax.default_backend() == "cpu"
-            x = jax.nn.relu(self.convolution(x, patch_convolution if on_cpu else row_convolution))
+            convolve = patch_convolution if jax.default_backend() == "cpu" else row_convolution
+            x = jax.nn.relu(self.convolution(x, convolve))
             return _perceptron(self.layers, x.reshape(x.shape[0], -1))
 
         return _batched(self.shape, obs, values)
 
 
 class DQNNet(eqx.Module):
-    """Mnih et al. (2015): 32 filters of 8×8 by 4, 64 of 4×4 by 2, 64 of 3×3, then 512 units; for stacks (k, H, W)."""
+    """The network of Mnih et al. (2015) for stacks of images (k, H, W).
+
+    Filters: 32 of 8×8 with stride 4, 64 of 4×4 with stride 2, 64 of 3×3; then 512 units.
+    """
 
     convolutions: tuple[Convolution, ...]
     layers: tuple[Linear, ...]
@@ -186,10 +192,10 @@ def make_network(
     *,
     hidden_sizes: Sequence[int] = (64, 64),
 ) -> Network:
-    """The network for observations of this shape and dtype.
+    """Return a network for observations of this shape and dtype.
 
-    `kind="auto"` takes `mlp` for vectors, `minatar` for bool images (H, W, C), `dqn` for stacks (k, H, W) of 36×36 or
-    more; `hidden_sizes` are those of the perceptron.
+    `kind="auto"` selects `mlp` for vectors, `minatar` for bool images (H, W, C), and `dqn` for
+    stacks (k, H, W) of 36×36 or more. `hidden_sizes` are the layers of `mlp`.
 
     >>> network = make_network((10, 10, 4), bool, num_actions=6, key=jax.random.key(0))
     >>> type(network).__name__, num_parameters(network)
@@ -197,7 +203,8 @@ def make_network(
     >>> network(jnp.zeros((17, 4, 10, 10, 4), bool)).shape
     (17, 4, 6)
     """
-    shape, dtype = tuple(space_shape), np.dtype(dtype)
+    shape = tuple(space_shape)
+    dtype = np.dtype(dtype)
     if not (dtype in (np.bool_, np.uint8) or np.issubdtype(dtype, np.floating)):
         raise TypeError(f"`dtype` must be bool, uint8 or a float; got {dtype}. Encode other numbers one-hot.")
     if num_actions < 1:
@@ -210,11 +217,13 @@ def make_network(
         raise ValueError(f"`kind` must be one of {', '.join(KINDS)}; got {kind!r}.")
     if len(shape) != 3:
         raise ValueError(f"`space_shape` must have three axes for `kind={kind!r}`; got {shape}.")
-    return (MinAtarNet if kind == "minatar" else DQNNet)(shape, num_actions, key)
+    if kind == "minatar":
+        return MinAtarNet(shape, num_actions, key)
+    return DQNNet(shape, num_actions, key)
 
 
 def num_parameters(network: Network) -> int:
-    """How many numbers are learned."""
+    """Return the number of learned parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(network))
 
 
@@ -226,13 +235,13 @@ def _kind(shape: tuple[int, ...], dtype: np.dtype) -> str:
     if len(shape) == 3 and min(shape[1:]) >= 36:
         return "dqn"
     raise ValueError(
-        f"`kind` cannot be told from `space_shape` {shape} of {dtype}: vectors, bool images (H, W, C) and stacks "
-        "(k, H, W) of 36×36 or more can. Give `kind`, for example 'mlp', which flattens."
+        f"`kind` must be given for observations {shape} of {dtype}: 'auto' knows vectors, bool images (H, W, C) and "
+        "stacks (k, H, W) of 36×36 or more. 'mlp' flattens any shape."
     )
 
 
 def _batched(shape: tuple[int, ...], obs: Array, values: Callable[[Array], Array]) -> Array:
-    """Leading axes as one, so that every layer is one product."""
+    """Apply `values` with the leading axes merged into one, so that every layer is one product."""
     lead = obs.shape[: obs.ndim - len(shape)]
     if obs.shape[len(lead) :] != shape:
         raise ValueError(f"`obs` must be (…, {', '.join(map(str, shape))}); got {obs.shape}.")
@@ -241,8 +250,11 @@ def _batched(shape: tuple[int, ...], obs: Array, values: Callable[[Array], Array
 
 
 def _floats(x: Array, weight: Array) -> Array:
-    """In the dtype of the weights; bytes as shares of 255, bools as 0 and 1."""
-    return x.astype(weight.dtype) / 255 if x.dtype == np.uint8 else x.astype(weight.dtype)
+    """Return inputs in the dtype of the weights: bytes divided by 255, bools as 0 and 1."""
+    floats = x.astype(weight.dtype)
+    if x.dtype == np.uint8:
+        return floats / 255
+    return floats
 
 
 def _perceptron(layers: tuple[Linear, ...], x: Array) -> Array:
@@ -252,7 +264,7 @@ def _perceptron(layers: tuple[Linear, ...], x: Array) -> Array:
 
 
 def _uniform(shape: tuple[int, ...], num_inputs: int, key: Array) -> tuple[Array, Array]:
-    """Weights of this shape and a bias for each output."""
+    """Return weights of this shape and a bias per output."""
     bound = 1 / math.sqrt(num_inputs)
     for_weight, for_bias = jax.random.split(key)
     weight = jax.random.uniform(for_weight, shape, minval=-bound, maxval=bound)

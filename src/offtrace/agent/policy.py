@@ -1,4 +1,4 @@
-"""A trained agent as a function of what it sees."""
+"""A trained agent as a function from observations to values."""
 
 import dataclasses
 import functools
@@ -15,23 +15,25 @@ import numpy as np
 from offtrace.agent import checkpoints
 from offtrace.agent.network import make_network
 from offtrace.agent.runs import read_record, read_specs
-from offtrace.agent.runtimes import needs_of, state_of
+from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan
+from offtrace.agent.states import from_arrays, under
 from offtrace.environments import on_host, with_options
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The values of a run's network: `load_policy("runs/…")`.
+    """The network of a trained run, from `load_policy("runs/…")`.
 
-    `q` takes observations (N, *shape) and gives (N, A); the greedy action is its `argmax`.
+    `q` takes observations (N, *shape) and returns values (N, A); the greedy action is their
+    `argmax`.
     """
 
     spec: Plan
     params: Any
     network: Any
     num_steps: int
-    """Environment steps that it was trained for."""
+    """Environment steps that the network was trained for."""
 
     @property
     def env(self) -> str:
@@ -42,6 +44,7 @@ class Policy:
         return dict(self.spec.options)
 
     def q(self, observations: np.ndarray) -> np.ndarray:
+        """Return Q(x, ·) for observations (N, *shape): (N, A)."""
         return np.asarray(self._values(self.params, observations))
 
     @functools.cached_property
@@ -60,39 +63,41 @@ def load_policy(
     allow_import: bool = False,
     warn: Callable[[str], None] | None = None,
 ) -> Policy:
-    """From the newest intact checkpoint of a run; of a population, one member.
+    """Load the policy of a run from its newest intact checkpoint; `member` selects one of a population.
 
-    An environment `module:Name-v0` imports that module, which runs its code: only with `allow_import`, whatever the
-    run's folder says.
+    An environment `module:Name-v0` imports that module, which runs its code. This needs
+    `allow_import=True`; the files of the run cannot allow it.
     """
     path = Path(run)
-    read_specs(path)  # refuses what is no run
+    read_specs(path)  # raises unless the folder holds a run
     try:
         found = checkpoints.load(path, warn=warn)
     except FileNotFoundError:
-        raise ValueError(f"{str(path)!r} has no checkpoint yet: train it for a while first.") from None
+        raise ValueError(f"{str(path)!r} has no checkpoint yet. Train it for a while first.") from None
     saved = read_record(found)
     if not 0 <= member < len(saved.specs):
-        raise ValueError(f"`member` must be under {len(saved.specs)}; got {member}.")
+        raise ValueError(f"`member` must be at least 0 and under {len(saved.specs)}; got {member}.")
     spec = _with_consent(saved.specs[member], allow_import)
-    hosted = on_host(spec.env)
-    prefix = "member.learner.params." if hosted else "learner.params."
-    arrays = {
-        name.removeprefix(prefix): value if hosted else value[member]
-        for name, value in found.arrays.items()
-        if name.startswith(prefix) and (hosted or len(np.atleast_1d(value)) == len(saved.specs))
-    }
-    with needs_of(spec):
+    with explain_missing_package(spec):
         space, num_actions = _spaces(spec)
     net = make_network(
         space.shape, space.dtype, num_actions, jax.random.key(0), spec.network, hidden_sizes=spec.hidden_sizes
     )
     template, skeleton = eqx.partition(net, eqx.is_array)
-    return Policy(spec, state_of(template, arrays), skeleton, saved.history[-1][member].num_steps)
+    params = from_arrays(template, _parameters(found.arrays, spec, member, len(saved.specs)))
+    return Policy(spec, params, skeleton, saved.history[-1][member].num_steps)
+
+
+def _parameters(arrays: dict[str, np.ndarray], spec: Plan, member: int, num_members: int) -> dict[str, np.ndarray]:
+    """Return a member's parameters by name. Only states of a population have an axis of members."""
+    if on_host(spec.env):
+        return under("member.learner.params.", arrays)
+    found = under("learner.params.", arrays)
+    return {name: value[member] for name, value in found.items() if len(np.atleast_1d(value)) == num_members}
 
 
 def _with_consent(spec: Plan, allow_import: bool) -> Plan:
-    """The spec with the caller's word on imports, and not the file's."""
+    """Return the spec with the caller's permission to import, in place of the file's."""
     if ":" in spec.env and not allow_import:
         raise ValueError(
             f"`env` {spec.env!r} of this run imports a module, which runs its code. If you trust it, pass "

@@ -1,22 +1,25 @@
-"""Replay memory: a frozen state and pure functions, for windows of consecutive steps.
+"""Replay memory of windows of consecutive steps: a frozen state and pure functions.
 
-Every actor has a ring of `capacity` rows in device memory, and one clock serves all, since actors run in lockstep:
+Every actor has a ring of `capacity` rows in device memory. Actors run in lockstep, so one clock
+serves all:
 
     row     0    1    2    3    4    5    6    7    8        capacity 9, num_steps 12
     time    9   10   11    3    4    5    6    7    8
                 newest ┘   └ oldest: the write head is here, in row num_steps % capacity
 
-A row is step t of one actor: x_t, a_t, r_t, what followed (`continues`), and μ(a_t|x_t) as it was when a_t was drawn.
-A window of n steps needs n+1 rows, the last for its observation alone; it never crosses the write head. Frames are
-kept singly and stacked when sampled, bools are packed to bits:
+A row is step t of one actor: x_t, a_t, r_t, whether the episode continued, and μ(a_t|x_t) at the
+time of the draw. A window of n steps needs n+1 rows, the last one only for its observation; it
+never crosses the write head. Frames are stored singly and stacked when sampled; bools are packed
+into bits:
 
     row            t−3     t−2     t−1      t
     reset           .      yes      .       .
     stack of t    zeros   frame   frame   frame      frames of an earlier episode are zero
 
-A row with `mask` False (the dummy after an end) still belongs to the episode that ended, with its last observation;
-the row after it has `reset`. All functions work under `jit`, `vmap` (a leading axis of members in every leaf) and
-`scan`; outside of them `add` copies the memory, so jit it with `donate_argnums=0`.
+A row with `mask` False (the dummy row after an end) belongs to the episode that ended and holds its
+last observation; the row after it has `reset`. All functions work under `jit`, `vmap` (a leading
+axis of members in every leaf) and `scan`. Outside of them `add` copies the memory: jit it with
+`donate_argnums=0`.
 """
 
 import math
@@ -32,16 +35,20 @@ from jax import Array, lax
 from offtrace.arrays import is_concrete
 from offtrace.errors import raise_where
 
-RESET, MASK, CONTINUES = 1 << 8, 1 << 9, 1 << 10
+# Flags of a record, above the eight bits of the action.
+RESET = 1 << 8
+MASK = 1 << 9
+CONTINUES = 1 << 10
 
 
 @dataclass(frozen=True)
-class Spec:
-    """What is kept: `capacity` rows for each of `num_actors`, of frames with one `shape` and `dtype`.
+class ReplaySpec:
+    """The size of a memory: `capacity` rows per actor, and the `shape` and `dtype` of a frame.
 
-    `stack` frames make an observation. With `stack=1` it is the frame itself, otherwise (stack, *shape), newest last.
+    An observation is `stack` frames, (stack, *shape), newest last; with `stack=1` it is the frame
+    itself.
 
-    >>> Spec(capacity=62_500, num_actors=16, shape=(84, 84), dtype="uint8", stack=4).observation_shape
+    >>> ReplaySpec(capacity=62_500, num_actors=16, shape=(84, 84), dtype="uint8", stack=4).observation_shape
     (4, 84, 84)
     """
 
@@ -69,12 +76,12 @@ class Spec:
 
     @property
     def packed(self) -> bool:
-        """Bools are kept as bits, eight to a byte."""
+        """True for bools, which are stored as bits, eight to a byte."""
         return self.dtype == np.bool_
 
     @property
     def stored_size(self) -> int:
-        """Of one frame in memory, which is flat there, so that it is copied in one piece."""
+        """Size of a stored frame. It is flat, so that it is copied in one piece."""
         size = math.prod(self.shape)
         return -(-size // 8) if self.packed else size
 
@@ -84,27 +91,28 @@ class Spec:
 
 
 class Rows(NamedTuple):
-    """One step of all actors, every field (num_actors, …); or a chunk of T steps, (T, num_actors, …)."""
+    """One step of all actors, (num_actors, …), or a chunk of T steps, (T, num_actors, …)."""
 
     observation: Any
     """x_t, a single frame."""
     reset: Any
     """True where the row does not continue the row before it."""
     mask: Any
-    """False where the row is no real step; its action, reward and mu_a are then never read."""
+    """False where the row is not a real step; its action, reward and mu_a are never read."""
     reward: Any
     continues: Any
     """False where the step terminated: discount_t = γ · continues_t."""
     action: Any
     mu_a: Any
-    """μ(a_t|x_t), written down when a_t was drawn."""
+    """μ(a_t|x_t), recorded when a_t was drawn."""
 
 
-class State(eqx.Module):
+class ReplayState(eqx.Module):
     """The memory of all actors, time first.
 
-    `frames` is (capacity + 1, num_actors, …), its last row always zero: a stack takes from there what it must not
-    see. `records` is (capacity, num_actors, 3) uint32, so that a window's small fields are one gather:
+    `frames` is (capacity + 1, num_actors, …). Its last row is always zero: stacks take frames of an
+    earlier episode from there. `records` is (capacity, num_actors, 3) uint32, so that the small
+    fields of a window are one gather:
 
         bits 0–7 action, 8–10 reset, mask, continues  |  reward, a float32  |  mu_a, a float32
     """
@@ -112,12 +120,12 @@ class State(eqx.Module):
     frames: Array
     records: Array
     num_steps: Array
-    """How many rows were ever written for each actor: int32, the clock."""
-    spec: Spec = eqx.field(static=True)
+    """Rows written so far per actor: int32, the clock."""
+    spec: ReplaySpec = eqx.field(static=True)
 
 
-class Batch(NamedTuple):
-    """B windows of n steps: time first, then the windows."""
+class Windows(NamedTuple):
+    """B windows of n steps, (n, B): time first."""
 
     obs: Array
     """(n+1, B, *observation_shape), in the dtype of the frames."""
@@ -128,14 +136,14 @@ class Batch(NamedTuple):
     mask: Array
     mu_a: Array
     age: Array
-    """(n, B) int32: how many steps after this row the newest one was written."""
+    """(n, B) int32: steps from this row to the newest one."""
     actor: Array
-    """(B,) int32: whose window it is."""
+    """(B,) int32: the actor of the window."""
 
 
-def init(spec: Spec) -> State:
-    """An empty memory."""
-    return State(
+def init(spec: ReplaySpec) -> ReplayState:
+    """Return an empty memory."""
+    return ReplayState(
         frames=jnp.zeros((spec.capacity + 1, spec.num_actors, spec.stored_size), spec.stored_dtype),
         records=jnp.zeros((spec.capacity, spec.num_actors, 3), np.uint32),
         num_steps=jnp.zeros((), np.int32),
@@ -143,10 +151,10 @@ def init(spec: Spec) -> State:
     )
 
 
-def bytes_per_transition(spec: Spec) -> float:
-    """Of the memory that `init` takes, the share of one row: frame, action, flags, reward and mu_a.
+def bytes_per_transition(spec: ReplaySpec) -> float:
+    """Return the bytes of memory per row: frame, action, flags, reward and mu_a.
 
-    >>> bytes_per_transition(Spec(capacity=1_000, num_actors=16, shape=(10, 10, 4), dtype=bool))
+    >>> bytes_per_transition(ReplaySpec(capacity=1_000, num_actors=16, shape=(10, 10, 4), dtype=bool))
     62.05
     """
     leaves = jax.tree.leaves(jax.eval_shape(lambda: init(spec)))
@@ -157,33 +165,35 @@ def bytes_per_transition(spec: Spec) -> float:
 # -- writing -------------------------------------------------------------------------------------------------
 
 
-def add(state: State, rows: Rows) -> State:
-    """Write the rows of one step, or of a chunk of them, over the oldest."""
+def add(state: ReplayState, rows: Rows) -> ReplayState:
+    """Write the rows of one step, or of a chunk of steps, over the oldest ones."""
     spec = state.spec
     rows = _chunk(spec, rows)
     length = rows.reward.shape[0]
     if is_concrete(*rows):
-        _refuse_values(rows)
-    word = rows.action.astype(np.uint32) & 0xFF  # a masked row may hold any action, and must not reach the flags
+        _check_values(rows)
+    word = rows.action.astype(np.uint32) & 0xFF  # the action of a masked row may be any number: protect the flags
     for bit, flag in ((RESET, rows.reset), (MASK, rows.mask), (CONTINUES, rows.continues)):
         word |= bit * flag.astype(np.uint32)
     records = jnp.stack([word, _bits(rows.reward), _bits(rows.mu_a)], axis=-1)
     frames = rows.observation.reshape(length, spec.num_actors, -1)
-    frames = _packed(frames) if spec.packed else frames
+    if spec.packed:
+        frames = _packed(frames)
     place = (state.num_steps + jnp.arange(length)) % spec.capacity
 
     def written(ring: Array, value: Array) -> Array:
-        if length == 1:  # in place, and twice as fast as a scatter
+        if length == 1:  # twice as fast as a scatter
             return lax.dynamic_update_index_in_dim(ring, value[0], place[0], axis=0)
         return ring.at[place].set(value, unique_indices=True, mode="promise_in_bounds")
 
-    return State(written(state.frames, frames), written(state.records, records), state.num_steps + length, spec)
+    return ReplayState(written(state.frames, frames), written(state.records, records), state.num_steps + length, spec)
 
 
 def push(stack: Array, frame: Array, reset: Array) -> Array:
-    """An actor's own stack, one step on, by the rule of `sample`: what it saw is what it will learn from.
+    """Push a frame onto each actor's stack by the rule of `sample`, so that actors see what the learner will see.
 
-    `stack` is (num_actors, k, *shape), all zero at first; `frame` (num_actors, *shape), `reset` (num_actors,).
+    `stack` is (num_actors, k, *shape), all zero at first; `frame` (num_actors, *shape), `reset`
+    (num_actors,).
 
     >>> push(jnp.array([[1, 2], [1, 2]]), jnp.array([3, 3]), jnp.array([False, True])).tolist()
     [[2, 3], [0, 3]]
@@ -195,23 +205,24 @@ def push(stack: Array, frame: Array, reset: Array) -> Array:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def num_starts(state: State, length: int) -> Array:
-    """In how many rows of an actor a window of `length` steps can start.
+def num_starts(state: ReplayState, length: int) -> Array:
+    """Return the number of rows per actor where a window of `length` steps can start.
 
-    Once rows have been overwritten, the first stack−1 of those left cannot be stacked, so no window starts there.
+    Once rows are overwritten, the oldest stack−1 rows lack frames for their stacks, so no window
+    starts there.
     """
     return jnp.maximum(0, state.num_steps - length - _first_start(state))
 
 
-def can_sample(state: State, length: int) -> Array:
-    """Whether there is a window of `length` steps; `sample` must not be asked before."""
+def can_sample(state: ReplayState, length: int) -> Array:
+    """Return True once there is a window of `length` steps, which `sample` needs."""
     return num_starts(state, length) > 0
 
 
-def sample(state: State, key: Array, num_windows: int, length: int) -> Batch:
-    """Windows of `length` steps, uniform over all pairs of an actor and a start, drawn with replacement.
+def sample(state: ReplayState, key: Array, num_windows: int, length: int) -> Windows:
+    """Draw windows of `length` steps, uniform over all pairs of an actor and a start, with replacement.
 
-    A window may run over the end of an episode: `reset`, `mask` and `continues` say where.
+    A window may cross the end of an episode, which `reset`, `mask` and `continues` mark.
     """
     spec = state.spec
     if spec.capacity < length + spec.stack:
@@ -221,16 +232,17 @@ def sample(state: State, key: Array, num_windows: int, length: int) -> Batch:
         )
     starts = num_starts(state, length)
     if is_concrete(starts) and not starts.all():
-        raise ValueError(f"`state` has no window of {length} steps yet: it was given {state.num_steps}.")
+        raise ValueError(f"`state` must hold a window of {length} steps; got {state.num_steps} steps.")
     pair = jax.random.randint(key, (num_windows,), 0, starts * spec.num_actors)
-    actor, start = pair % spec.num_actors, _first_start(state) + pair // spec.num_actors
+    actor = pair % spec.num_actors
+    start = _first_start(state) + pair // spec.num_actors
 
-    # Rows t−k+1 … t+n of each window, k the stack: (k−1 + n+1, B); the first k−1 serve the stacks alone.
+    # Rows t−k+1 … t+n of each window, with k the stack: (k−1 + n+1, B). The first k−1 are only for the stacks.
     time = start + jnp.arange(1 - spec.stack, length + 1)[:, None]
     row = time % spec.capacity
     records = _gathered(state.records, row, actor)
     steps = records[spec.stack - 1 : -1]
-    return Batch(
+    return Windows(
         obs=_observations(state, time, row, actor, reset=(records[..., 0] & RESET) > 0),
         a=(steps[..., 0] & 0xFF).astype(np.int32),
         r=lax.bitcast_convert_type(steps[..., 1], np.float32),
@@ -243,15 +255,16 @@ def sample(state: State, key: Array, num_windows: int, length: int) -> Batch:
     )
 
 
-def _observations(state: State, time: Array, row: Array, actor: Array, *, reset: Array) -> Array:
-    """Gathered straight into stacks, (n+1, B, k, …); a frame that must not be seen is taken from the zero row."""
-    spec, k = state.spec, state.spec.stack
+def _observations(state: ReplayState, time: Array, row: Array, actor: Array, *, reset: Array) -> Array:
+    """Gather frames directly into stacks, (n+1, B, k, …); hidden frames come from the zero row."""
+    spec = state.spec
+    k = spec.stack
     num_obs = row.shape[0] - k + 1
-    seen = jnp.ones_like(reset[k - 1 :])
+    visible = jnp.ones_like(reset[k - 1 :])
     source = [row[k - 1 :]]  # newest first
-    for j in range(k - 2, -1, -1):  # a frame is seen as far back as no row after it starts an episode
-        seen &= ~reset[j + 1 : j + 1 + num_obs] & (time[j : j + num_obs] >= 0)
-        source.append(jnp.where(seen, row[j : j + num_obs], spec.capacity))
+    for j in range(k - 2, -1, -1):  # a frame is visible unless a later row of the stack starts an episode
+        visible &= ~reset[j + 1 : j + 1 + num_obs] & (time[j : j + num_obs] >= 0)
+        source.append(jnp.where(visible, row[j : j + num_obs], spec.capacity))
     frames = _gathered(state.frames, jnp.stack(source[::-1], axis=-1), actor[:, None])
     if spec.packed:
         frames = _unpacked(frames, math.prod(spec.shape))
@@ -259,18 +272,19 @@ def _observations(state: State, time: Array, row: Array, actor: Array, *, reset:
 
 
 def _gathered(ring: Array, row: Array, actor: Array) -> Array:
-    """`ring[row, actor]` through one index, which needs half the arithmetic."""
+    """Return `ring[row, actor]`, through one flat index, which halves the arithmetic."""
     flat = ring.reshape(-1, ring.shape[-1])
     return flat.at[row * ring.shape[1] + actor].get(mode="promise_in_bounds")
 
 
 def _packed(bools: Array) -> Array:
-    """Eighths of the last axis laid over each other: (…, size) bools to (…, ⌈size/8⌉) bytes.
+    """Pack bools (…, size) into bytes (…, ⌈size/8⌉): the eighths of the last axis are laid over each other.
 
         16 bools     0  1 | 2  3 | 4  5 | … | 14 15
         2 bytes      byte 0: bools 0, 2, 4 … 14, in bits 0 … 7;  byte 1: bools 1, 3, 5 … 15
 
-    Unpacked, an eighth is a run of whole bytes; on a CPU that is six times faster than eight neighbours to a byte.
+    Unpacking an eighth reads consecutive bytes; on a CPU this is six times faster than eight
+    neighbours per byte.
     """
     num_bytes = -(-bools.shape[-1] // 8)
     padding = [(0, 0)] * (bools.ndim - 1) + [(0, 8 * num_bytes - bools.shape[-1])]
@@ -288,17 +302,17 @@ def _bits(values: Array) -> Array:
     return lax.bitcast_convert_type(values.astype(np.float32), np.uint32)
 
 
-def _first_start(state: State) -> Array:
-    """The time of the first row whose whole stack is there; before anything is overwritten, that is row 0."""
+def _first_start(state: ReplayState) -> Array:
+    """Return the time of the oldest row with all frames of its stack; 0 until rows are overwritten."""
     lost = state.num_steps - state.spec.capacity
     return jnp.where(lost > 0, lost + state.spec.stack - 1, 0)
 
 
-# -- doors ---------------------------------------------------------------------------------------------------
+# -- input checks --------------------------------------------------------------------------------------------
 
 
-def _chunk(spec: Spec, rows: Rows) -> Rows:
-    """Rows as a chunk of arrays, of the right shapes and kinds."""
+def _chunk(spec: ReplaySpec, rows: Rows) -> Rows:
+    """Return rows as a chunk of arrays, after checking shapes and dtypes."""
     rows = Rows(*(jnp.asarray(value) if not isinstance(value, jax.Array) else value for value in rows))
     if rows.reward.ndim == 1:
         rows = Rows(*(value[None] for value in rows))
@@ -318,10 +332,12 @@ def _chunk(spec: Spec, rows: Rows) -> Rows:
     return rows
 
 
-def _refuse_values(rows: Rows) -> None:
-    """Outside of `jit`, where values are known."""
+def _check_values(rows: Rows) -> None:
+    """Check the values of real rows; only possible outside of `jit`."""
     real = np.asarray(rows.mask)
-    action, mu_a, reward = (np.asarray(value) for value in (rows.action, rows.mu_a, rows.reward))
+    action = np.asarray(rows.action)
+    mu_a = np.asarray(rows.mu_a)
+    reward = np.asarray(rows.reward)
     raise_where(real & ~((action >= 0) & (action < 256)), "action", "must be 0 to 255", action)
     raise_where(real & ~((mu_a > 0) & (mu_a <= 1)), "mu_a", "must be in (0, 1], as a_t was drawn with it", mu_a)
     raise_where(real & ~np.isfinite(reward), "reward", "must be finite", reward)

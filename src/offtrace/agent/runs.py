@@ -1,14 +1,14 @@
-"""A run on disk.
+"""The folder of a run.
 
 run/
-  spec.json          what it is, and what it was made with, to be read by people
-  progress.jsonl     a report a tick; of a population progress-0.jsonl, progress-1.jsonl, …
-  checkpoints/       the last ones, each with everything that an exact resume needs
-  events.out.…       for TensorBoard, if asked for
-  result.json        the evaluation at the end; once it is there, the run is done
+  spec.json          the spec and the versions it was started with, for people
+  progress.jsonl     a record per tick; in a population progress-0.jsonl, progress-1.jsonl, …
+  checkpoints/       the newest ones, each with everything that an exact resume needs
+  events.out.…       TensorBoard events, on request
+  result.json        the final evaluation; a run with this file is finished
 
-Every checkpoint and the result have the specs inside, and a checksum. A resumed run goes by those: editing spec.json
-or progress.jsonl changes nothing.
+Checkpoints and the result contain the specs, with a checksum. A resumed run uses those: editing
+spec.json or progress.jsonl changes nothing.
 """
 
 import json
@@ -24,51 +24,55 @@ import numpy as np
 
 from offtrace.agent import checkpoints, disk, telemetry
 from offtrace.agent.spec import Plan, differences, from_json, to_json
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     spec: Plan
-    reports: tuple[Report, ...]
+    history: tuple[TickRecord, ...]
+    """One record per tick."""
     returns: tuple[float, ...]
-    """Of the evaluation episodes at the end, raw; empty if the run was stopped before."""
+    """Raw returns of the final evaluation episodes; empty if the run was stopped before."""
     num_unfinished: int
-    """Evaluation episodes that were cut off; their returns count as they stood."""
+    """Evaluation episodes that were cut off; their returns count as far as they got."""
     folder: Path | None
 
     @property
     def num_steps(self) -> int:
-        """Environment steps that it has come to."""
-        return self.reports[-1].num_steps if self.reports else 0
+        """Environment steps so far."""
+        return self.history[-1].num_steps if self.history else 0
 
     @property
     def finished(self) -> bool:
+        """True if the run has its final evaluation."""
         return bool(self.returns)
 
     @property
     def mean_return(self) -> float:
+        """Mean return of the final evaluation; nan if the run was stopped before."""
         return float(np.mean(self.returns)) if self.returns else math.nan
 
 
 TICK = 10**6
-"""Checkpoints are numbered by ticks, in millions; between them by what has been done of the next tick."""
+"""The number of a checkpoint is TICK times its tick, plus a count of what is done of the next tick."""
 RESULT = "offtrace result"
 
 
-class Saved(NamedTuple):
-    """What a folder says of its run."""
+class SavedRun(NamedTuple):
+    """The description of a run in a checkpoint or a result."""
 
     specs: tuple[Plan, ...]
     made_with: dict[str, Any]
-    history: list[list[Report]]
-    """Ticks, and in each the report of every member."""
+    """Versions and device."""
+    history: list[list[TickRecord]]
+    """Per tick, a record per member."""
 
 
-class Folder:
-    """Everything that a run leaves on disk, for one process at a time."""
+class RunFolder:
+    """The files of a run; a context manager that locks the folder for one process."""
 
     def __init__(
         self,
@@ -79,39 +83,46 @@ class Folder:
         tensorboard: bool = False,
         say: Callable[[str], None] = print,
     ) -> None:
-        self.path, self.specs = path, tuple(specs)
-        self.history: list[list[Report]] = []
+        self.path = path
+        self.specs = tuple(specs)
+        self.history: list[list[TickRecord]] = []
         self.arrays: dict[str, np.ndarray] | None = None
-        """Of the checkpoint that is resumed."""
-        self._resume, self._tensorboard, self._say = resume, tensorboard, say
+        """The arrays of the checkpoint to resume from."""
+        self._resume = resume
+        self._tensorboard = tensorboard
+        self._say = say
         self._changed = False
-        self._events: list[telemetry.Events] = []
+        self._writers: list[telemetry.TensorBoardWriter] = []
         self._clock = (time.monotonic(), 0)
+        """Time and steps of the last tick, for the speed in TensorBoard."""
         if tensorboard:
-            telemetry.tensorboard()  # before the folder is made
-        there = (path / "spec.json").exists()
-        if there and not resume:
-            done = (path / "result.json").exists()
+            telemetry.import_tensorboard()  # fails before the folder is made
+        self._check_output()
+        checkpoints.check_writable(path)
+        self._lock = checkpoints.FolderLock(path)
+
+    def _check_output(self) -> None:
+        exists = (self.path / "spec.json").exists()
+        if self._resume and not exists:
+            raise ValueError(f"`output` must hold a run to resume; {str(self.path)!r} has no spec.json.")
+        if exists and not self._resume:
+            kind = "a finished" if (self.path / "result.json").exists() else "an unfinished"
             raise ValueError(
-                f"`output` {str(path)!r} holds a run that is {'finished' if done else 'not finished'} already. "
-                "Resume it (`--resume`), or choose another folder."
+                f"`output` must be a new folder; {str(self.path)!r} holds {kind} run already. Resume it "
+                "(`--resume`), or choose another folder."
             )
-        if resume and not there:
-            raise ValueError(f"`output` {str(path)!r} holds no run to resume.")
-        checkpoints.writable(path)
-        self._lock = checkpoints.Lock(path)
 
     def __enter__(self) -> Self:
         self._lock.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for events in self._events:
-            events.close()
+        for writer in self._writers:
+            writer.close()
         self._lock.__exit__(*error)
 
     def begin(self, *, allow_changes: bool = False) -> list[Result] | None:
-        """Reads what is there; the results, if the run is done."""
+        """Start or resume the run; return its results if it is finished."""
         if self._resume:
             results = self._load(allow_changes)
             if results is not None:
@@ -119,32 +130,35 @@ class Folder:
         else:
             disk.write_json(self.path / "spec.json", self._record())
         for i in range(len(self.specs)):
-            telemetry.rewrite(self._progress(i), [reports[i] for reports in self.history])
+            telemetry.rewrite(self._progress(i), [records[i] for records in self.history])
         if self._tensorboard:
-            at = self.history[-1][0].num_steps if self.history else None
-            self._events = [telemetry.Events(place, resumed_at=at) for place in self._event_folders()]
+            steps = self.history[-1][0].num_steps if self.history else None
+            folders = self._event_folders()
+            self._writers = [telemetry.TensorBoardWriter(folder, resumed_at=steps) for folder in folders]
         return None
 
-    def note(self, reports: Sequence[Report]) -> None:
-        """A tick, before it is saved."""
-        now, (then, steps) = time.monotonic(), self._clock
-        speed = (reports[0].num_steps - steps) * len(reports) / max(now - then, 1e-9)
-        self._clock = (now, reports[0].num_steps)
-        for i, report in enumerate(reports):
-            telemetry.append(self._progress(i), report)
-            if self._events:
-                self._events[i].write(report, speed)
+    def write_tick(self, records: Sequence[TickRecord]) -> None:
+        """Append the records of a tick, one per member, to progress.jsonl and TensorBoard."""
+        then, steps = self._clock
+        now = time.monotonic()
+        speed = (records[0].num_steps - steps) * len(records) / max(now - then, 1e-9)
+        self._clock = (now, records[0].num_steps)
+        for i, record in enumerate(records):
+            telemetry.append(self._progress(i), record)
+            if self._writers:
+                self._writers[i].write(record, speed)
 
-    def save(self, arrays: dict[str, np.ndarray], under_way: int = 0) -> None:
-        """A checkpoint of the last tick that was noted, and of what was done of the next one."""
-        rows = [[telemetry.to_row(report) for report in reports] for reports in self.history]
-        number = (len(self.history) - 1) * TICK + under_way
+    def save(self, arrays: dict[str, np.ndarray], num_done: int = 0) -> None:
+        """Save a checkpoint after the last tick; `num_done` counts what is done of the next one."""
+        rows = [[telemetry.to_row(record) for record in records] for records in self.history]
+        number = (len(self.history) - 1) * TICK + num_done
         checkpoints.save(self.path, arrays, {"reports": rows, **self._record()}, number=number)
-        if self._changed:  # now that the checkpoint has been found to fit
+        if self._changed:  # only now: a checkpoint that does not fit the new spec has failed before
             disk.write_json(self.path / "spec.json", self._record())
             self._changed = False
 
     def finish(self, results: Sequence[Result]) -> None:
+        """Write result.json."""
         members = [{"returns": list(result.returns), "num_unfinished": result.num_unfinished} for result in results]
         content = {"format": RESULT, **self._record(), "num_steps": results[0].num_steps, "members": members}
         disk.write(self.path / "result.json", [disk.sealed(content)])
@@ -153,14 +167,14 @@ class Folder:
         return self.path / ("progress.jsonl" if len(self.specs) == 1 else f"progress-{member}.jsonl")
 
     def _event_folders(self) -> list[Path]:
-        """The run's own, or one for each member."""
+        """Return the folders of TensorBoard events: the run's own, or one per member."""
         if len(self.specs) == 1:
             return [self.path]
-        places = [self.path / str(i) for i in range(len(self.specs))]
-        for place in places:
-            if place.is_symlink():
-                raise ValueError(f"{str(place)!r} must not be a link: nothing outside of `output` is touched.")
-        return places
+        folders = [self.path / str(i) for i in range(len(self.specs))]
+        for folder in folders:
+            if folder.is_symlink():
+                raise ValueError(f"{str(folder)!r} must not be a link: files outside of `output` are never written.")
+        return folders
 
     def _record(self) -> dict[str, Any]:
         import jax
@@ -169,32 +183,32 @@ class Folder:
         return {"made_with": made_with, "specs": [to_json(spec) for spec in self.specs]}
 
     def _load(self, allow_changes: bool) -> list[Result] | None:
-        """The results of a run that is done; else the checkpoint to go on with, if there is one."""
+        """Return the results of a finished run; else load the checkpoint to resume from, if there is one."""
         try:
             found = checkpoints.load(self.path, warn=self._say)
         except FileNotFoundError:
             found = None
         stored = None
         if (self.path / "result.json").exists():
-            stored = self._stored_result(must=found is None)
+            stored = self._stored_result(required=found is None)
         if found is not None:
             saved = read_record(found)
         elif stored is not None:
-            saved = _saved(stored)
+            saved = _saved_run(stored)
         else:
-            saved = _saved(_read_json(self.path / "spec.json"), self.path / "spec.json")
-        self._refuse_changes(saved, allow_changes)
-        if stored is not None and _saved(stored).specs == saved.specs:
+            saved = _saved_run(_read_json(self.path / "spec.json"), self.path / "spec.json")
+        self._check_changes(saved, allow_changes)
+        if stored is not None and _saved_run(stored).specs == saved.specs:
             return self._results(stored, saved)
         self.history = saved.history
         if found is None:
-            self._say("It was stopped before its first checkpoint, and starts from the beginning.")
+            self._say("The run was stopped before its first checkpoint. It starts from the beginning.")
         else:
             self.arrays = found.arrays
         return None
 
-    def _stored_result(self, *, must: bool) -> dict[str, Any] | None:
-        """The content of result.json. One that was changed is of no use: the last checkpoint is evaluated again."""
+    def _stored_result(self, *, required: bool) -> dict[str, Any] | None:
+        """Return the content of result.json; None if it is damaged: the last checkpoint is evaluated again."""
         path = self.path / "result.json"
         try:
             stored = disk.unsealed(disk.read(path))
@@ -205,49 +219,52 @@ class Folder:
             if not (returns and all(type(x) is float and math.isfinite(x) for x in returns)):
                 raise ValueError("has returns that are not finite numbers")
             if not all(type(x) is int and x >= 0 for x in counts) or len(stored["members"]) != len(stored["specs"]):
-                raise ValueError("has counts that cannot be")
-            _saved(stored)
+                raise ValueError("has impossible counts")
+            _saved_run(stored)
         except (ValueError, KeyError, TypeError) as error:
-            if must:
+            if required:
                 raise ValueError(
-                    f"{str(path)!r} is not as it was written, and there is no checkpoint to evaluate again: "
-                    f"{_missing(error)}. Remove it to train the run anew."
+                    f"{str(path)!r} is damaged, and there is no checkpoint to evaluate again: {_reason(error)}. "
+                    "Remove it to train the run anew."
                 ) from error
-            self._say(f"{str(path)!r} is not as it was written ({_missing(error)}): its run is evaluated again.")
+            self._say(f"{str(path)!r} is damaged ({_reason(error)}). The run is evaluated again.")
             return None
         return stored
 
-    def _results(self, stored: Mapping[str, Any], saved: Saved) -> list[Result]:
+    def _results(self, stored: Mapping[str, Any], saved: SavedRun) -> list[Result]:
         results = []
         for i, (spec, one) in enumerate(zip(saved.specs, stored["members"], strict=True)):
-            reports = tuple(tick[i] for tick in saved.history) or self._noted(i)
-            results.append(Result(spec, reports, tuple(one["returns"]), one["num_unfinished"], self.path))
+            history = tuple(tick[i] for tick in saved.history) or self._read_progress(i)
+            results.append(Result(spec, history, tuple(one["returns"]), one["num_unfinished"], self.path))
         return results
 
-    def _noted(self, member: int) -> tuple[Report, ...]:
-        """The progress of a run whose checkpoints were removed, as far as it can be read."""
+    def _read_progress(self, member: int) -> tuple[TickRecord, ...]:
+        """Return the records in progress.jsonl, for a run whose checkpoints were removed; () if unreadable."""
         try:
             return tuple(telemetry.read(self._progress(member)))
         except (ValueError, OSError):
             return ()
 
-    def _refuse_changes(self, saved: Saved, allow_changes: bool) -> None:
-        """Raise if the saved run was started with other specs or versions, unless changes are allowed."""
+    def _check_changes(self, saved: SavedRun, allow_changes: bool) -> None:
+        """Check that the run is resumed with the specs and versions it was started with."""
         if len(saved.specs) != len(self.specs):
-            raise ValueError(f"`spec` must be {len(saved.specs)}, as in {self.path}; got {len(self.specs)}.")
+            raise ValueError(
+                f"`spec` must have as many members as the saved run, {len(saved.specs)}; got {len(self.specs)}."
+            )
         changes = []
         for old, new in zip(saved.specs, self.specs, strict=True):
             changes += [f"{name} was {a!r} and is {b!r}" for name, (a, b) in differences(old, new).items()]
         for name, value in self._record()["made_with"].items():
             if saved.made_with.get(name) != value:
                 changes.append(f"{name} was {saved.made_with.get(name)} and is {value}")
+        listed = "; ".join(dict.fromkeys(changes))
         if changes and not allow_changes:
             raise ValueError(
-                f"`output` {str(self.path)!r} was begun otherwise: {'; '.join(dict.fromkeys(changes))}. Resume it as "
-                "it was, or pass `--allow-changes` (in Python `allow_changes=True`)."
+                f"`output` {str(self.path)!r} was started with different settings: {listed}. Resume it with the same "
+                "ones, or pass `--allow-changes` (in Python `allow_changes=True`)."
             )
         if changes:
-            self._say(f"It goes on otherwise than it was begun: {'; '.join(dict.fromkeys(changes))}.")
+            self._say(f"The run continues with different settings: {listed}.")
         self._changed = bool(changes)
 
 
@@ -255,47 +272,47 @@ class Folder:
 
 
 def read_specs(path: Path) -> tuple[Plan, ...]:
-    """Of the run in a folder: as its newest checkpoint has them, or its spec.json if there is none to be read."""
+    """Return the specs of the run in a folder: from its newest checkpoint, or else from its spec.json."""
     file = path / "spec.json"
     if not file.is_file():
-        raise ValueError(f"{str(path)!r} holds no run: there is no spec.json in it.")
+        raise ValueError(f"{str(path)!r} is not the folder of a run: it has no spec.json.")
     try:
         return read_record(checkpoints.load(path, warn=lambda _: None, arrays=False)).specs
     except (FileNotFoundError, checkpoints.Damaged):
-        return _saved(_read_json(file), file).specs
+        return _saved_run(_read_json(file), file).specs
 
 
-def read_record(checkpoint: checkpoints.Checkpoint) -> Saved:
-    """What a checkpoint says of its run, if it can be of one."""
+def read_record(checkpoint: checkpoints.Checkpoint) -> SavedRun:
+    """Return the description of the run in a checkpoint."""
     place = checkpoint.path / checkpoints.MANIFEST
-    saved = _saved(checkpoint.record, place)
+    saved = _saved_run(checkpoint.record, place)
     try:
         history = [[telemetry.from_row(row) for row in tick] for tick in checkpoint.record["reports"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{str(place)!r} has no reports of this version: {_missing(error)}") from error
-    if [[report.tick for report in tick] for tick in history] != [
-        [number] * len(saved.specs) for number in range(checkpoint.number // TICK + 1)
-    ]:
-        raise ValueError(f"{str(place)!r} must have one report of every tick and member.")
+        raise ValueError(f"{str(place)!r} has no records of this version: {_reason(error)}") from error
+    found = [[record.tick for record in tick] for tick in history]
+    expected = [[number] * len(saved.specs) for number in range(checkpoint.number // TICK + 1)]
+    if found != expected:
+        raise ValueError(f"{str(place)!r} must have one record per tick and member.")
     return saved._replace(history=history)
 
 
-def _saved(record: Any, path: Path | str = "result.json") -> Saved:
+def _saved_run(record: Any, path: Path | str = "result.json") -> SavedRun:
     try:
         specs = tuple(from_json(one) for one in record["specs"])
         if not specs:
-            raise ValueError("it has none")
-        return Saved(specs, dict(record["made_with"]), [])
+            raise ValueError("it has no specs")
+        return SavedRun(specs, dict(record["made_with"]), [])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} is no spec of this version: {_missing(error)}") from error
+        raise ValueError(f"{str(path)!r} is not a spec of this version: {_reason(error)}") from error
 
 
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(disk.read(path))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is no spec of this version: {error}") from error
+        raise ValueError(f"{str(path)!r} is not a spec of this version: {error}") from error
 
 
-def _missing(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)

@@ -1,7 +1,6 @@
-"""What changes while an agent learns: ε of the exploration, the step size of the optimiser.
+"""Schedules of the exploration's ε and the optimiser's step size.
 
-Pure functions of a count of frames, or of a carry for each actor, for `jit`, `vmap` and `scan`. Counts are those of
-the paper: frames of the emulator, of which an agent's step takes four on Atari.
+Pure functions of a step count, or of a state per actor, for `jit`, `vmap` and `scan`.
 """
 
 from dataclasses import dataclass
@@ -12,28 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-MAX_FRAMES = 2**30
-"""Positions of `SwitchingEpsilon` are int32; past this one every schedule has ended, and they stop."""
+MAX_STEPS = 2**30
+"""Positions of `SwitchingEpsilon` are int32; at this one every schedule has ended, and counting stops."""
 
 
-def linear(num_frames: Any, *, start: Any, end: Any, duration: Any) -> Array:
-    """From `start` at frame 0 to `end` at frame `duration`, and `end` after it.
+def linear(num_steps: Any, *, start: Any, end: Any, duration: Any) -> Array:
+    """Return the value at step `num_steps` of a line from `start` at 0 to `end` at `duration`, and `end` later.
 
-    >>> [float(linear(frame, start=1.0, end=0.5, duration=100)) for frame in (0, 50, 100, 200)]
+    >>> [float(linear(step, start=1.0, end=0.5, duration=100)) for step in (0, 50, 100, 200)]
     [1.0, 0.75, 0.5, 0.5]
     """
-    share = jnp.clip(jnp.asarray(num_frames, np.float32) / duration, 0, 1)
+    share = jnp.clip(jnp.asarray(num_steps, np.float32) / duration, 0, 1)
     return start * (1 - share) + end * share
-
-
-def annealed_step_size(num_frames: Any, *, step_size: Any, duration: Any = 300_000_000) -> Array:
-    """The step size, annealed to 0 over 3·10⁸ frames of all actors together (App. F)."""
-    return linear(num_frames, start=step_size, end=0.0, duration=duration)
-
-
-def annealed_epsilon(num_frames: Any, *, start: Any = 1.0, end: Any = 0.1, duration: Any = 1_000_000) -> Array:
-    """One ε for all: the defaults are those of DQN (Mnih et al. 2015)."""
-    return linear(num_frames, start=start, end=end, duration=duration)
 
 
 # -- three schedules, switched at random ---------------------------------------------------------------------
@@ -41,31 +30,36 @@ def annealed_epsilon(num_frames: Any, *, start: Any = 1.0, end: Any = 0.1, durat
 
 @dataclass(frozen=True)
 class SwitchingEpsilon:
-    """App. F: every 50,000 frames an actor switches at random between three schedules, going on where it left each.
+    """The exploration of App. F: every `period` an actor draws one of three schedules and resumes it.
 
-        frames of the actor     0       50,000     100,000     150,000
+        steps of the actor      0       50,000     100,000     150,000
         schedule, drawn         2          0           2           …
         its position            0 → 50k    0 → 50k     50k → 100k
 
-    The paper does not say whether the schedules share a position. Deviation D16: `shared_position=False`
-    gives every schedule its own, which advances only while it is followed ("starting new schedules at the
-    intermediate positions where they left old ones"); with True, all read the frames of the actor. The
-    first schedule is drawn as later ones are, and a draw may give the one that is being followed.
+    The paper does not say whether the schedules share a position (Deviation D16). With
+    `shared_position=False` each has its own, which advances only while the schedule is followed
+    ("starting new schedules at the intermediate positions where they left old ones"); with True,
+    all of them use the step count of the actor. The first schedule is drawn like later ones, and a
+    draw may repeat the current one.
+
+    The defaults are the paper's, in frames; the agent gives `duration` and `period` in steps of one
+    actor.
     """
 
     ends: tuple[float, ...] = (0.5, 0.1, 0.01)
     probabilities: tuple[float, ...] = (0.3, 0.4, 0.3)
     start: float = 1.0
     duration: int = 250_000
-    """Frames from `start` to the end of a schedule."""
+    """Steps from `start` to the end of a schedule."""
     period: int = 50_000
-    """Frames of an actor between two draws."""
+    """Steps of an actor between two draws."""
     shared_position: bool = False
 
     def __post_init__(self) -> None:
         if not self.ends or len(self.ends) != len(self.probabilities):
             raise ValueError(
-                f"`probabilities` must be one for each of `ends`; got {len(self.probabilities)} for {len(self.ends)}."
+                f"`probabilities` must have one entry per entry of `ends`; got {len(self.probabilities)} for "
+                f"{len(self.ends)}."
             )
         for name, values in (("start", (self.start,)), ("ends", self.ends), ("probabilities", self.probabilities)):
             for value in values:
@@ -74,59 +68,61 @@ class SwitchingEpsilon:
         if abs(sum(self.probabilities) - 1) > 1e-6:
             raise ValueError(f"`probabilities` must add up to 1; got {sum(self.probabilities):g}.")
         for name in ("duration", "period"):
-            if not 1 <= getattr(self, name) < MAX_FRAMES:
-                raise ValueError(f"`{name}` must be at least 1 frame and under 2³⁰; got {getattr(self, name)!r}.")
+            if not 1 <= getattr(self, name) < MAX_STEPS:
+                raise ValueError(f"`{name}` must be at least 1 step and under 2³⁰; got {getattr(self, name)!r}.")
 
 
-class Following(NamedTuple):
-    """Where an actor is. All fields may have leading axes: one of actors, one of members."""
+class ScheduleState(NamedTuple):
+    """The schedules of an actor; fields may have leading axes, of actors and of members."""
 
     current: Array
-    """(…) int32: the schedule it follows."""
+    """(…) int32: the schedule that the actor follows."""
     position: Array
-    """(…, K) int32: frames spent with each schedule."""
+    """(…, K) int32: steps spent in each schedule."""
     frames: Array
-    """(…) int32: frames since it was drawn."""
+    """(…) int32: steps since the last draw. The name is that of saved runs."""
 
 
-def follow(spec: SwitchingEpsilon, key: Array, num_actors: int) -> Following:
-    """At frame 0: every actor has drawn a schedule, and stands at its beginning."""
-    current = _draw(spec, key, (num_actors,))
-    return Following(current, jnp.zeros((num_actors, len(spec.ends)), np.int32), jnp.zeros((num_actors,), np.int32))
+def init(spec: SwitchingEpsilon, key: Array, num_actors: int) -> ScheduleState:
+    """Draw the first schedule of every actor."""
+    return ScheduleState(
+        current=_draw(spec, key, (num_actors,)),
+        position=jnp.zeros((num_actors, len(spec.ends)), np.int32),
+        frames=jnp.zeros((num_actors,), np.int32),
+    )
 
 
-def epsilon(spec: SwitchingEpsilon, following: Following) -> Array:
-    """ε of each actor now: (…).
+def epsilon(spec: SwitchingEpsilon, state: ScheduleState) -> Array:
+    """Return the current ε of each actor: (…).
 
     >>> spec = SwitchingEpsilon(ends=(0.5, 0.1), probabilities=(0.5, 0.5), duration=100)
-    >>> now = Following(jnp.array([0, 1]), jnp.array([[50, 0], [50, 100]]), jnp.array([0, 0]))
+    >>> now = ScheduleState(jnp.array([0, 1]), jnp.array([[50, 0], [50, 100]]), jnp.array([0, 0]))
     >>> [round(float(value), 2) for value in epsilon(spec, now)]
     [0.75, 0.1]
     """
-    position = jnp.take_along_axis(following.position, following.current[..., None], axis=-1)[..., 0]
+    position = jnp.take_along_axis(state.position, state.current[..., None], axis=-1)[..., 0]
     if spec.shared_position:
-        position = following.position.sum(axis=-1)
-    end = jnp.asarray(spec.ends, np.float32)[following.current]
+        position = state.position.sum(axis=-1)
+    end = jnp.asarray(spec.ends, np.float32)[state.current]
     return linear(position, start=spec.start, end=end, duration=spec.duration)
 
 
-def advance(spec: SwitchingEpsilon, following: Following, key: Array, num_frames: int) -> Following:
-    """After `num_frames` more frames of each actor; whoever has reached the period draws a schedule.
+def advance(spec: SwitchingEpsilon, state: ScheduleState, key: Array, num_steps: int) -> ScheduleState:
+    """Advance every actor by `num_steps` steps; those that reach the end of the period draw a schedule.
 
-    A step that goes past the period is counted in full with the old schedule, and the next period starts with what
-    was past it.
+    Steps past the end of a period count for the old schedule in full, and for the next period.
     """
-    here = jnp.arange(len(spec.ends)) == following.current[..., None]
-    limit = MAX_FRAMES // len(spec.ends)  # so that their sum stays in range
-    position = jnp.minimum(following.position + here * num_frames, limit).astype(np.int32)
-    frames = following.frames + num_frames
-    due = frames >= spec.period
-    drawn = _draw(spec, key, following.current.shape)
-    current = jnp.where(due, drawn, following.current)
-    return Following(current, position, jnp.where(due, frames % spec.period, frames).astype(np.int32))
+    is_current = jnp.arange(len(spec.ends)) == state.current[..., None]
+    limit = MAX_STEPS // len(spec.ends)  # keeps the sum of the positions in range
+    position = jnp.minimum(state.position + is_current * num_steps, limit).astype(np.int32)
+    steps = state.frames + num_steps
+    due = steps >= spec.period
+    drawn = _draw(spec, key, state.current.shape)
+    current = jnp.where(due, drawn, state.current)
+    return ScheduleState(current, position, jnp.where(due, steps % spec.period, steps).astype(np.int32))
 
 
 def _draw(spec: SwitchingEpsilon, key: Array, shape: tuple[int, ...]) -> Array:
-    """An index for each, by the probabilities: as many of their sums as a uniform number has reached."""
+    """Draw a schedule for each actor: the number of cumulative probabilities that a uniform number has reached."""
     sums = jnp.asarray(np.cumsum(spec.probabilities)[:-1], np.float32)
     return (jax.random.uniform(key, shape)[..., None] >= sums).sum(axis=-1, dtype=np.int32)

@@ -1,7 +1,8 @@
-"""The specification of a run: one frozen record of everything that determines its result.
+"""The spec of a run: one frozen record of everything that decides its result.
 
-`resolved` replaces a field that is None by a default: `DEFAULTS` for all runs, `TUNED` for a suite or an environment,
-`PAPER` for RMSprop, and the shape of DQN's batches. Later ones take precedence.
+`resolved` fills in the fields that are None. Later sources override earlier ones: `DEFAULTS`, the
+entries of `TUNED` whose name begins the environment's, `PAPER` with RMSprop, the presets of DQN,
+and the environment's own γ.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ class TrainSpec:
     64
     """
 
-    env: Annotated[str, tyro.conf.Positional]
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
     """Environment: `minatar/breakout`, `pocket/cartpole`, `atari/pong`, or a Gymnasium id such as `CartPole-v1`."""
     trace: str = "retrace"
     """Trace: `retrace`, `tree_backup`, `q_lambda`, …; `dqn` uses windows of one step and a greedy target policy."""
@@ -115,13 +116,13 @@ class TrainSpec:
 
     @property
     def name(self) -> str:
-        """Name for a folder: letters, digits and a few signs, whatever the name of the environment."""
+        """A name for the run's folder: letters, digits and a few signs."""
         plain = re.sub(r"[^\w.+=@:-]", "-", self.env.removeprefix("gymnasium/"))
         return f"{plain.lstrip('.-')}-{self.trace}-{self.seed}"
 
     @property
     def title(self) -> str:
-        """For people."""
+        """A title for people: environment, algorithm and seed."""
         shown = "DQN"
         if self.trace != "dqn":
             shown = TRACES[self.trace].title.replace("λ", f"λ = {self.lambda_:g}")
@@ -130,7 +131,7 @@ class TrainSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(TrainSpec):
-    """A spec without open choices: it is what is run, and stored with the run."""
+    """A spec with every choice made: what is run, and what is stored with a run."""
 
     num_steps: int
     window: int
@@ -170,7 +171,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 )
 
 DEFAULT_TICK = 20_000
-"""Largest default of `tick_steps`."""
+"""The largest default of `tick_steps`."""
 
 TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -184,12 +185,12 @@ TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "minatar/breakout": {"step_size": 1e-3},
         "atari/": {
             "num_steps": 50_000_000,  # 200 million frames
-            "replay_size": 1_000_000,  # App. F: 62,500 of each actor
+            "replay_size": 1_000_000,  # App. F: 62,500 per actor
             "fill": 50_000,
             "epsilon": 0.1,
-            "epsilon_steps": 1_000_000,  # App. F: 250,000 frames of each actor
+            "epsilon_steps": 1_000_000,  # App. F: 250,000 frames per actor
             "target_period": 2_500,  # 40,000 frames
-            "step_size": 6.25e-5,  # these two are for Adam (Hessel et al. 2018); with RMSprop they are App. F's
+            "step_size": 6.25e-5,  # this and the next are for Adam (Hessel et al. 2018); RMSprop uses `PAPER`
             "regularisation": 1.5e-4,
             "reward_clamp": 1.0,
         },
@@ -200,11 +201,11 @@ TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "step_size": 1e-3,
             "epsilon": 0.1,
             "hidden_sizes": (128, 128),
-            "options": {"check_bounds": False},  # it leaves the bounds that it declares
+            "options": {"check_bounds": False},  # its observations leave the bounds that it declares
         },
     }
 )
-"""Defaults by the start of the environment's name, without `gymnasium/`."""
+"""Defaults by the beginning of the environment's name, without `gymnasium/`."""
 
 PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -212,11 +213,11 @@ PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "dqn": {"step_size": 0.0000439, "regularisation": 0.001},
     }
 )
-"""Settings of App. F, for RMSprop."""
+"""The values of App. F, for RMSprop."""
 
 
 def resolved(spec: TrainSpec) -> Plan:
-    """Return the spec with a default in place of every None that means "choose"."""
+    """Return the spec with every open choice made."""
     env = full_name(spec.env)
     chosen = dict(DEFAULTS)
     for beginning, row in TUNED.items():
@@ -225,7 +226,7 @@ def resolved(spec: TrainSpec) -> Plan:
     is_dqn = spec.trace == "dqn"
     if spec.optimiser == "rmsprop":
         chosen |= PAPER["dqn" if is_dqn else "multi-step"]
-    if is_dqn:
+    if is_dqn:  # as many transitions per batch as the others, in windows of one step
         num_transitions = chosen["window"] * chosen["num_windows"]
         chosen |= {"window": 1, "num_windows": num_transitions, "target_policy": "greedy", "double": False}
         if spec.window not in (None, 1):
@@ -244,9 +245,9 @@ def resolved(spec: TrainSpec) -> Plan:
 
 
 def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
-    """Return the spec with its open fields taken from the plan of the run that it resumes.
+    """Return the spec with its open choices as in the plan of the run that it resumes.
 
-    They stay open if environment or trace differ, since other defaults suit those.
+    For another environment or trace they stay open, since its defaults differ.
 
     >>> continued(TrainSpec(env="CartPole-v1"), resolved(TrainSpec(env="CartPole-v1", num_steps=4_000))).num_steps
     4000
@@ -258,7 +259,7 @@ def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
 
 
 def full_name(env: str) -> str:
-    """Return the environment's name with its suite; a name without one is a Gymnasium id."""
+    """Return an environment's name with its suite; a name without one belongs to Gymnasium."""
     if env in NAMES or on_host(env):
         return env
     if "/" not in env or ":" in env:
@@ -270,24 +271,26 @@ def full_name(env: str) -> str:
 
 
 ADDED: Mapping[str, Any] = MappingProxyType({"target_epsilon": None})
-"""Fields added after the first version, with the value that reproduces runs from before.
+"""Fields added after the first version, with the value that reproduces older runs.
 
-A record leaves them out at that value: records of older versions stay readable, and a spec keeps its fingerprint, so
-that an older sweep can be resumed."""
+A field with that value is left out of the JSON. So records of older versions can be read, and a
+spec keeps its fingerprint, by which a sweep finds its runs."""
 
 
 def to_json(spec: TrainSpec) -> dict[str, Any]:
+    """Return a spec as JSON values."""
     record = {**vars(spec), "options": {**spec.options}, "hidden_sizes": spec.hidden_sizes and [*spec.hidden_sizes]}
     return {name: value for name, value in record.items() if name not in ADDED or value != ADDED[name]}
 
 
 def from_json(data: Mapping[str, Any]) -> Plan:
+    """Return the plan that `to_json` was given."""
     names = {f.name for f in dataclasses.fields(TrainSpec)}
     data = {**ADDED, **data}
-    for verb, wrong in (("has no", set(data) - names), ("must have", names - set(data))):
+    for rule, wrong in (("must not have", set(data) - names), ("must have", names - set(data))):
         if wrong:
             raise ValueError(
-                f"a spec {verb} {', '.join(map(repr, sorted(wrong)))}; it was written by another version."
+                f"a spec {rule} {', '.join(map(repr, sorted(wrong)))}; it was written by another version."
             )
     return Plan(**data)
 
@@ -298,7 +301,7 @@ def differences(one: TrainSpec, other: TrainSpec) -> dict[str, tuple[Any, Any]]:
     return {name: (a, b) for name, a, b in pairs if a != b}
 
 
-# -- the door ------------------------------------------------------------------------------------------------
+# -- input checks --------------------------------------------------------------------------------------------
 
 WHOLE = {
     "seed": 0,
@@ -316,15 +319,16 @@ WHOLE = {
     "evaluation_episodes": 1,
     "evaluation_steps": 1,
 }
-"""Whole-number fields, and the least value of each."""
+"""Whole numbers, each with its smallest value."""
 MOST = 2**31 - 1
-"""Largest value of a whole number: they are counted in 32 bits."""
-LARGEST, SMALLEST = 3.4e38, 1.2e-38
-"""Range of positive numbers: that of float32."""
+"""The largest whole number: counts have 32 bits."""
+LARGEST = 3.4e38
+SMALLEST = 1.2e-38
+"""The range of positive numbers in float32."""
 SHARES = ("lambda_", "gamma", "epsilon", "target_epsilon", "evaluation_epsilon")
 POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
 OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon")
-"""Fields where None is a value; elsewhere it means "choose"."""
+"""Fields where None is a value. In other fields it is an open choice, which a plan must not have."""
 SWITCHES = ("anneal", "double")
 CHOICES = {
     "exploration": EXPLORATIONS,
@@ -336,7 +340,7 @@ CHOICES = {
 
 
 def _check(spec: TrainSpec) -> None:
-    """Check every field on its own; combinations are checked where they are used."""
+    """Check every field on its own; `settings` checks what must fit together."""
     if not isinstance(spec.env, str) or not spec.env:
         raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
     _check_trace(spec.trace)
@@ -348,7 +352,7 @@ def _check(spec: TrainSpec) -> None:
     for name, value in vars(spec).items():
         if value is None and (name in OPTIONAL or name in chosen):
             continue
-        rule = _broken(name, value)
+        rule = _broken_rule(name, value)
         if rule:
             raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
 
@@ -368,23 +372,26 @@ def _check_trace(given: Any) -> None:
     raise ValueError(f"`trace` must be the name of a trace in `ot.TRACES`, or 'dqn'; got {given!r}. {remedy}")
 
 
-def _broken(name: str, value: Any) -> str:
+def _broken_rule(name: str, value: Any) -> str:
     """Return the rule that a value breaks, or ""."""
     if name in CHOICES and value not in CHOICES[name]:
+        rule = f"one of {', '.join(CHOICES[name])}"
         close = difflib.get_close_matches(str(value), CHOICES[name], n=1)
-        return f"one of {', '.join(CHOICES[name])}" + (f" (did you mean {close[0]}?)" if close else "")
+        if close:
+            rule += f" (did you mean {close[0]}?)"
+        return rule
     if name in WHOLE and not _is_whole(value, WHOLE[name]):
         return f"a whole number of at least {WHOLE[name]} and under 2³¹"
     if name in SHARES and not (_is_number(value) and 0 <= value <= 1):
         return "in [0, 1]"
     if name in POSITIVE and not (_is_number(value) and SMALLEST <= value <= LARGEST):
-        return f"a finite number above 0, from {SMALLEST} to {LARGEST}, as float32 has them"
+        return f"a finite number above 0, from {SMALLEST} to {LARGEST}, the range of float32"
     if name == "hidden_sizes" and not (value and all(_is_whole(size, 1) for size in value)):
         return "whole numbers of at least 1 and under 2³¹"
     if name in SWITCHES and not isinstance(value, bool):
         return "True or False"
     if name == "options" and not (isinstance(value, dict) and all(map(_is_option, value.items()))):
-        return "a dict of names, and of numbers, texts, True or False"
+        return "a dict from names to numbers, strings or booleans"
     return ""
 
 

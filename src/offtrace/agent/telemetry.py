@@ -1,7 +1,7 @@
-"""What a run says about itself: one `Report` per tick, the file `progress.jsonl`, and TensorBoard events.
+"""The measurements of a run: one `TickRecord` per tick, the file `progress.jsonl`, and TensorBoard events.
 
-A report is the same on every repetition of a run, so it holds no times; what a clock says is added by whoever shows
-it. `progress.jsonl` has one report a line, written whole or not at all but for the last one.
+A record is the same in every repetition of a run, so it holds no times. `progress.jsonl` has one
+record per line; only the last line can be incomplete.
 """
 
 import json
@@ -15,92 +15,92 @@ from typing import Any, NamedTuple, Self
 from offtrace.agent import disk
 
 
-class Report(NamedTuple):
-    """One tick of one run, in plain numbers. Tick 0 is the untrained agent: what an update measures is nan there."""
+class TickRecord(NamedTuple):
+    """One tick of one run. Tick 0 is the untrained agent: measurements of updates are nan there."""
 
     tick: int
-    """Its number; every tick but 0 is as many environment steps as the one before, the last perhaps fewer."""
+    """Number of the tick. Ticks have equal numbers of environment steps, except 0 (none) and 1 (fills the memory)."""
     num_steps: int
-    """Environment steps since the run began, of all actors together."""
+    """Environment steps so far, of all actors together."""
     num_updates: int
-    """Updates of the network since the run began."""
+    """Updates of the network so far."""
     num_episodes: int
     """Episodes that ended in this tick, of all actors."""
     episode_return: float
-    """Mean sum of rewards of those episodes, raw: neither discounted nor clamped. nan where none ended."""
+    """Mean sum of rewards of these episodes, raw: neither discounted nor clamped. nan if none ended."""
     episode_length: float
-    """Mean number of steps of those episodes. nan where none ended."""
+    """Mean number of steps of these episodes. nan if none ended."""
     epsilon: float
-    """ε of the exploration at the end of the tick: the share of actions that are drawn at random."""
+    """ε of the exploration at the end of the tick: the share of random actions."""
     step_size: float
-    """Of the optimiser, at the end of the tick."""
+    """Step size of the optimiser at the end of the tick."""
     loss: float
-    """Mean |ΔQ| before the clamp: how far the values are from their targets."""
+    """Mean |ΔQ| before the clamp: the distance of the values from their targets."""
     q: float
-    """Mean Q(x_t, a_t) of the steps that were replayed. Far beyond any possible return it has diverged."""
+    """Mean Q(x_t, a_t) of replayed steps. Values far beyond any possible return mean divergence."""
     c: float
-    """Mean trace coefficient: how much of a later TD error one step lets pass. 1 keeps all of it, 0 none."""
+    """Mean trace coefficient: the share of a later TD error that passes one step, from 0 to 1."""
     cut: float
-    """Share of steps whose coefficient is under 0.05: what comes after them is lost."""
+    """Share of steps with a coefficient under 0.05, which cut the trace."""
     effective_length: float
-    """Mean of Σ_s Π c from the start of a window: how many TD errors reach it. 1 is one-step learning."""
+    """Mean of Σ_s Π c over a window: the number of TD errors that reach its start. 1 is one-step learning."""
     off_policy: float
-    """‖π − μ‖₁ of the steps that were replayed: 0 where memory was made by the policy it teaches, at most 2."""
+    """‖π − μ‖₁ of replayed steps, from 0 (on-policy) to 2."""
     gradient: float
     """Norm of the gradient, before it is scaled down."""
     off_policy_by_age: tuple[float, ...]
-    """‖π − μ‖₁ for fifths of the memory by age, newest first. nan where a fifth is empty."""
+    """‖π − μ‖₁ for fifths of the memory by age, newest first. nan for an empty fifth."""
     evaluation: float | None = None
-    """Mean return of evaluation episodes. None where this tick had none."""
+    """Mean return of evaluation episodes. None in ticks without an evaluation."""
     events: tuple[str, ...] = ()
-    """What a person should know, as sentences: "Q reached 1234, beyond any possible return of 100"."""
+    """Warnings, as sentences: "Q reached 1234, beyond any possible return of 100"."""
 
 
 class Watcher:
-    """What a run tells, as it goes; every method may be left as it is."""
+    """Receives the events of a run while it trains; override the methods you need."""
 
-    def begins(self, spec: Any, total_steps: int, reports: Sequence[Report]) -> None:
-        """With the reports of an earlier part, if it is resumed."""
+    def on_start(self, spec: Any, total_steps: int, records: Sequence[TickRecord]) -> None:
+        """Called before the first tick, with the records of the ticks before a resume."""
 
-    def ticks(self, reports: Sequence[Report]) -> None:
-        """One for each member."""
+    def on_tick(self, records: Sequence[TickRecord]) -> None:
+        """Called after every tick, with one record per member."""
 
-    def says(self, line: str) -> None:
-        """Something that a person should know."""
+    def on_message(self, line: str) -> None:
+        """Called with a message for the user."""
 
 
 COUNTS = ("tick", "num_steps", "num_updates", "num_episodes")
 LISTS = ("off_policy_by_age", "events")
 NOT_FINITE = "not finite"
-"""In the events of an agent that has diverged."""
+"""Marks the events of an agent that has diverged."""
 
 
-def divergence(reports: Iterable[Report]) -> str | None:
-    """When a run diverged, and how it showed; None if it did not.
+def divergence(records: Iterable[TickRecord]) -> str | None:
+    """Return when and how a run diverged; None if it did not.
 
-    >>> calm = Report(1, 64, 16, 2, 0.5, 9.0, 1.0, 1e-3, *[0.25] * 7, (0.5, 0.75))
+    >>> calm = TickRecord(1, 64, 16, 2, 0.5, 9.0, 1.0, 1e-3, *[0.25] * 7, (0.5, 0.75))
     >>> divergence([calm, calm._replace(num_steps=1_280, events=("Q is not finite",))])
     'by step 1,280 Q is not finite'
     """
-    for report in reports:
-        for event in report.events:
+    for record in records:
+        for event in record.events:
             if NOT_FINITE in event:
-                return f"by step {report.num_steps:,} {event}"
+                return f"by step {record.num_steps:,} {event}"
     return None
 
 
 # -- rows of JSON --------------------------------------------------------------------------------------------
 
 
-def to_row(report: Report) -> dict[str, Any]:
-    """For JSON, which has no word for some numbers: nan becomes None, an infinity the text "inf" or "-inf".
+def to_row(record: TickRecord) -> dict[str, Any]:
+    """Return a record as JSON values: nan becomes None, and infinities the strings "inf" and "-inf".
 
-    >>> row = to_row(Report(0, 0, 0, 0, math.nan, math.nan, 1.0, 1e-3, *[math.nan] * 7, (0.5, math.nan)))
+    >>> row = to_row(TickRecord(0, 0, 0, 0, math.nan, math.nan, 1.0, 1e-3, *[math.nan] * 7, (0.5, math.nan)))
     >>> row["epsilon"], row["loss"], row["off_policy_by_age"], row["evaluation"]
     (1.0, None, [0.5, None], None)
     """
     row: dict[str, Any] = {}
-    for name, value in report._asdict().items():
+    for name, value in record._asdict().items():
         if name in COUNTS:
             row[name] = int(value)
         elif name == "events":
@@ -112,18 +112,18 @@ def to_row(report: Report) -> dict[str, Any]:
     return row
 
 
-def from_row(row: Mapping[str, Any]) -> Report:
-    """The report that `to_row` was given; fields that a later version may have added are passed over.
+def from_row(row: Mapping[str, Any]) -> TickRecord:
+    """Return the record that `to_row` was given; unknown fields, of later versions, are ignored.
 
-    >>> from_row(to_row(Report(1, 64, 16, 2, 0.5, 9.0, 1.0, 1e-3, *[0.25] * 7, (0.5, 0.75)))).off_policy_by_age
+    >>> from_row(to_row(TickRecord(1, 64, 16, 2, 0.5, 9.0, 1.0, 1e-3, *[0.25] * 7, (0.5, 0.75)))).off_policy_by_age
     (0.5, 0.75)
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"a row of progress must be an object; got {row!r}.")
     values: dict[str, Any] = {}
-    for name in Report._fields:
+    for name in TickRecord._fields:
         if name not in row:
-            raise ValueError(f"a row of progress must have `{name}`; it has {', '.join(map(str, row))}.")
+            raise ValueError(f"a row of progress must have `{name}`; got {', '.join(map(str, row))}.")
         value = row[name]
         if name in LISTS and not isinstance(value, list | tuple):
             raise ValueError(f"`{name}` of a row of progress must be a list; got {value!r}.")
@@ -133,9 +133,11 @@ def from_row(row: Mapping[str, Any]) -> Report:
             values[name] = tuple(map(str, value))
         elif name == "off_policy_by_age":
             values[name] = tuple(_from_json(name, number) for number in value)
+        elif name == "evaluation" and value is None:
+            values[name] = None
         else:
-            values[name] = None if name == "evaluation" and value is None else _from_json(name, value)
-    return Report(**values)
+            values[name] = _from_json(name, value)
+    return TickRecord(**values)
 
 
 def _to_json(value: Any) -> float | str | None:
@@ -162,61 +164,58 @@ def _count(name: str, value: Any) -> int:
 # -- progress.jsonl ------------------------------------------------------------------------------------------
 
 
-def append(path: str | Path, report: Report) -> None:
-    """One more line, in one write, which nothing holds back: a reader of the file sees it at once."""
-    disk.append(Path(path), _line(report))
+def append(path: str | Path, record: TickRecord) -> None:
+    """Append a line, unbuffered, so that readers see it at once."""
+    disk.append(Path(path), _line(record))
 
 
-def read(path: str | Path) -> list[Report]:
-    """Every whole line. One that was being written when its process ended has no end, and is passed over."""
+def read(path: str | Path) -> list[TickRecord]:
+    """Return the records of all complete lines; a last line without an end is ignored."""
     *lines, _ = disk.read(Path(path)).split(b"\n")
-    reports = []
+    records = []
     for number, line in enumerate(lines, start=1):
         try:
-            reports.append(from_row(json.loads(line)))
+            records.append(from_row(json.loads(line)))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number} of {path} is no report: {error}") from None
-    return reports
+            raise ValueError(f"line {number} of {path} is not a record of a tick: {error}") from None
+    return records
 
 
-def rewrite(path: str | Path, reports: Iterable[Report]) -> None:
-    """These lines instead of what was there; whoever reads the file sees all of the old ones or all of the new.
-
-    A resumed run drops what came after its checkpoint so.
-    """
-    disk.write(Path(path), (_line(report) for report in reports))
+def rewrite(path: str | Path, records: Iterable[TickRecord]) -> None:
+    """Replace the file by these lines, atomically. A resumed run drops the lines after its checkpoint this way."""
+    disk.write(Path(path), (_line(record) for record in records))
 
 
-def _line(report: Report) -> bytes:
-    return json.dumps(to_row(report), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+def _line(record: TickRecord) -> bytes:
+    return json.dumps(to_row(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 # -- TensorBoard ---------------------------------------------------------------------------------------------
 
 TAGS = {
-    "episode/return": ("episode_return", "Mean raw return of the episodes that ended since the point before."),
-    "episode/length": ("episode_length", "Mean number of steps of those episodes."),
-    "episode/count": ("num_episodes", "How many episodes ended since the point before."),
+    "episode/return": ("episode_return", "Mean raw return of the episodes that ended since the previous point."),
+    "episode/length": ("episode_length", "Mean number of steps of these episodes."),
+    "episode/count": ("num_episodes", "Number of episodes that ended since the previous point."),
     "episode/evaluation": ("evaluation", "Mean return of evaluation episodes."),
-    "trace/mean_c": ("c", "Mean trace coefficient: 1 lets all of a later TD error pass, 0 none of it."),
-    "trace/cut": ("cut", "Share of steps whose coefficient is under 0.05."),
-    "trace/effective_length": ("effective_length", "How many TD errors reach the start of a window; 1 is one-step."),
-    "trace/off_policy": ("off_policy", "‖π − μ‖₁ of the steps that were replayed; 0 is on-policy, 2 the most."),
+    "trace/mean_c": ("c", "Mean trace coefficient: the share of a later TD error that passes one step."),
+    "trace/cut": ("cut", "Share of steps with a coefficient under 0.05."),
+    "trace/effective_length": ("effective_length", "TD errors that reach the start of a window; 1 is one-step."),
+    "trace/off_policy": ("off_policy", "‖π − μ‖₁ of replayed steps, from 0 (on-policy) to 2."),
     "learner/loss": ("loss", "Mean |ΔQ| before the clamp."),
-    "learner/q": ("q", "Mean Q(x, a) of the steps that were replayed."),
+    "learner/q": ("q", "Mean Q(x, a) of replayed steps."),
     "learner/gradient": ("gradient", "Norm of the gradient, before it is scaled down."),
-    "learner/updates": ("num_updates", "Updates of the network since the run began."),
-    "schedule/epsilon": ("epsilon", "Share of actions that are drawn at random."),
-    "schedule/step_size": ("step_size", "Of the optimiser."),
+    "learner/updates": ("num_updates", "Updates of the network so far."),
+    "schedule/epsilon": ("epsilon", "Share of random actions."),
+    "schedule/step_size": ("step_size", "Step size of the optimiser."),
 }
-"""What TensorBoard calls a field of `Report`, and what it says behind the chart's ⓘ."""
+"""TensorBoard tags, each with its field of `TickRecord` and the text behind the chart's ⓘ."""
 
 BY_AGE = "trace/off_policy_by_age"
 SPEED = "speed/steps_per_second"
 
 
-def tensorboard() -> tuple[Any, Any, Any, Any]:
-    """What events are written with: their texts, writer, events and summaries; refused where it is not installed."""
+def import_tensorboard() -> tuple[Any, Any, Any, Any]:
+    """Return the parts of tensorboardX that write texts, files, events and summaries."""
     try:
         from tensorboardX import summary
         from tensorboardX.event_file_writer import EventsWriter
@@ -226,31 +225,32 @@ def tensorboard() -> tuple[Any, Any, Any, Any]:
     return summary.text, EventsWriter, event_pb2, summary_pb2
 
 
-class Events:
-    """TensorBoard events of one run, in a folder; the horizontal axis is environment steps.
+class TensorBoardWriter:
+    """Writes the TensorBoard events of one run to a folder, by environment steps.
 
-    A tick is one record, on the disk when `write` returns. A run that goes on from a checkpoint says `resumed_at`,
-    the steps of the last report that it keeps, and TensorBoard forgets the points after it.
+    A tick is on disk when `write` returns. A resumed run gives `resumed_at`, the steps of the last
+    record that it keeps, and TensorBoard drops later points.
     """
 
     def __init__(self, folder: str | Path, *, resumed_at: int | None = None) -> None:
-        self._text, writer, self._events, self._summaries = tensorboard()
+        self._text, writer, self._events, self._summaries = import_tensorboard()
         folder = Path(folder).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        # The writer names its file after the second and replaces one of that name: a number keeps the old ones.
+        # The writer names its file by the second and replaces a file of that name: a number keeps the old one.
         self._writer = writer(str(folder / "events"), f".{len(list(folder.glob('events.out.tfevents.*')))}")
         self._closed = False
         if resumed_at is not None:
             log = self._events.SessionLog
             self._write(resumed_at + 1, session_log=log(status=log.START))
 
-    def write(self, report: Report, steps_per_second: float | None = None) -> None:
-        """One report; what is nan or None has no point."""
-        values = {tag: (getattr(report, field), text) for tag, (field, text) in TAGS.items()}
-        shares = report.off_policy_by_age
+    def write(self, record: TickRecord, steps_per_second: float | None = None) -> None:
+        """Write one record; values that are nan or None give no point."""
+        values = {tag: (getattr(record, field), text) for tag, (field, text) in TAGS.items()}
+        shares = record.off_policy_by_age
         for place, value in enumerate(shares):
-            values[f"{BY_AGE}/{age(place, len(shares))}"] = value, f"‖π − μ‖₁; part {place + 1} of memory, from new."
-        values[SPEED] = steps_per_second, "Environment steps of all actors for each second of the clock."
+            text = f"‖π − μ‖₁ of part {place + 1} of the memory, newest first."
+            values[f"{BY_AGE}/{age(place, len(shares))}"] = (value, text)
+        values[SPEED] = (steps_per_second, "Environment steps of all actors per second.")
         scalars = [
             self._summaries.Summary.Value(
                 tag=tag,
@@ -260,13 +260,13 @@ class Events:
             for tag, (value, text) in values.items()
             if value is not None and not math.isnan(value)
         ]
-        self._write(report.num_steps, summary=self._summaries.Summary(value=scalars))
-        if report.events:
-            self._write(report.num_steps, summary=self._text("events", "\n\n".join(report.events)))
+        self._write(record.num_steps, summary=self._summaries.Summary(value=scalars))
+        if record.events:
+            self._write(record.num_steps, summary=self._text("events", "\n\n".join(record.events)))
         self._writer.flush()
 
     def close(self) -> None:
-        """A second time does nothing."""
+        """Close the file; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._writer.close()
@@ -284,9 +284,13 @@ class Events:
 
 
 def age(place: int, parts: int) -> str:
-    """What a part of the memory is called, counted from the newest.
+    """Return the name of a part of the memory, counted from the newest.
 
     >>> [age(place, 5) for place in range(5)]
     ['newest', '2_of_5', '3_of_5', '4_of_5', 'oldest']
     """
-    return "newest" if place == 0 else "oldest" if place == parts - 1 else f"{place + 1}_of_{parts}"
+    if place == 0:
+        return "newest"
+    if place == parts - 1:
+        return "oldest"
+    return f"{place + 1}_of_{parts}"

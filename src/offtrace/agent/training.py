@@ -1,140 +1,179 @@
-"""The training loop: ticks, and what is done with them: reports, evaluations, checkpoints."""
+"""The training loop: ticks, and after each one its records, evaluations and checkpoints."""
 
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from offtrace.agent.runs import Folder, Result
-from offtrace.agent.runtimes import Runtime, Synchronous, needs_of, never
+from offtrace.agent.population import TickSummary
+from offtrace.agent.program import Probe
+from offtrace.agent.runs import Result, RunFolder
+from offtrace.agent.runtimes import Runtime, runtime_for
+from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan, TrainSpec, resolved
-from offtrace.agent.telemetry import NOT_FINITE, Report, Watcher
-from offtrace.environments import on_host, with_options
+from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher
 
 FINAL = 10**6
-"""The number of the evaluation at the end, which no tick has."""
+"""The number of the final evaluation; no tick has it."""
 
 
-# -- ticks -------------------------------------------------------------------------------------------
+# -- ticks ---------------------------------------------------------------------------------------------------
 
 
 class Loop:
-    """Where a run stands: so many ticks are over, and perhaps a part of the next one.
+    """The position of a run: a number of finished ticks, and perhaps a part of the next one.
 
     Tick 0 is the untrained agent, tick 1 fills the memory, the others learn.
     """
 
     def __init__(self, runtime: Runtime, num_steps: Sequence[int] = (), state: Any = None) -> None:
-        """`num_steps` are those after each tick that is over."""
-        self.runtime, self.state = runtime, state
+        """`num_steps` are the steps after each finished tick."""
+        self.runtime = runtime
+        self.state = state
         self.number = len(num_steps)
-        """Of the next tick."""
-        left = runtime.specs[0].num_steps - (num_steps[-1] if len(num_steps) > 1 else _fill_steps(runtime))
-        num_learning = max(0, math.ceil(left / (_iterations(runtime) * _steps(runtime))))
+        """Number of the next tick."""
+        fill = math.ceil(runtime.program.fill / runtime.program.rounds)
+        steps = runtime.program.rounds * runtime.program.num_actors  # per iteration
+        per_tick = max(1, round(runtime.specs[0].tick_steps / steps))
+        self._num_iterations = {"fill": fill, "learn": per_tick}
+        done = fill * steps
+        if len(num_steps) > 1:
+            done = num_steps[-1]
+        num_learning = max(0, math.ceil((runtime.specs[0].num_steps - done) / (per_tick * steps)))
         self.num_ticks = max(2, self.number) + num_learning
-        self.total_steps = runtime.specs[0].num_steps - left + num_learning * _iterations(runtime) * _steps(runtime)
+        self.total_steps = done + num_learning * per_tick * steps
 
-    def tick(self, stop: Callable[[], bool] = never) -> list[Report] | None:
-        """Return the reports of the next tick; None if `stop` returned True before its end.
+    def tick(self, stop: Callable[[], bool] = lambda: False) -> list[TickRecord] | None:
+        """Run the next tick and return a record per member; None if `stop` returned True before its end.
 
         The next call continues where this one stopped.
         """
-        runtime, number, tick = self.runtime, self.number, None
+        runtime = self.runtime
+        number = self.number
+        summary = None
         if number == 0:
             self.state = runtime.start()
         else:
-            num_iterations = _iterations(runtime) if number > 1 else _fill_iterations(runtime)
-            self.state, tick = runtime.advance(self.state, num_iterations, learns=number > 1, stop=stop)
-            if tick is None:
+            learns = number > 1
+            num_iterations = self._num_iterations["learn" if learns else "fill"]
+            self.state, summary = runtime.advance(self.state, num_iterations, learns=learns, stop=stop)
+            if summary is None:
                 return None
         evaluations = None
-        spec = runtime.specs[0]
-        if spec.evaluation_ticks and number % spec.evaluation_ticks == 0 and number < self.num_ticks - 1:
-            found = runtime.evaluate(self.state, number, max(1, spec.evaluation_episodes // 5), stop=stop)
+        if self._is_evaluated(number):
+            num_episodes = max(1, runtime.specs[0].evaluation_episodes // 5)
+            found = runtime.evaluate(self.state, number, num_episodes, stop=stop)
             if found is None:
                 return None
             evaluations = found[0].mean(-1)
-        reports = _reports(runtime, self.state, number, tick, evaluations)
-        runtime.over(self.state)
+        records = _tick_records(runtime, self.state, number, summary, evaluations)
+        runtime.end_tick(self.state)
         self.number += 1
-        return reports
+        return records
+
+    def _is_evaluated(self, number: int) -> bool:
+        """Return True every `evaluation_ticks`; the final evaluation covers the last tick."""
+        period = self.runtime.specs[0].evaluation_ticks
+        return bool(period) and number % period == 0 and number < self.num_ticks - 1
 
 
-def _steps(runtime: Runtime) -> int:
-    """Of one iteration."""
-    return runtime.program.rounds * runtime.program.num_actors
-
-
-def _fill_iterations(runtime: Runtime) -> int:
-    """Of tick 1."""
-    return math.ceil(runtime.program.fill / runtime.program.rounds)
-
-
-def _fill_steps(runtime: Runtime) -> int:
-    return _fill_iterations(runtime) * _steps(runtime)
-
-
-def _iterations(runtime: Runtime) -> int:
-    """Of one tick."""
-    return max(1, round(runtime.specs[0].tick_steps / _steps(runtime)))
-
-
-def _reports(
-    runtime: Runtime, state: Any, number: int, tick: Any | None, evaluations: np.ndarray | None
-) -> list[Report]:
+def _tick_records(
+    runtime: Runtime, state: Any, number: int, summary: TickSummary | None, evaluations: np.ndarray | None
+) -> list[TickRecord]:
     num_steps, num_updates = runtime.counts(state)
-    probe = runtime.probe(state, number) if number > 1 else None
-    found = []
+    probe = None
+    if number > 1:
+        probe = runtime.probe(state, number)
+    records = []
     for i, spec in enumerate(runtime.specs):
-        evaluation = None if evaluations is None else float(evaluations[i])
-        ended = 0 if tick is None else int(tick.num_episodes[i])
-        seen = {name: math.nan for name in ("q", "c", "cut", "effective_length", "off_policy")}
-        by_age, epsilon, step_size = (math.nan,) * 5, 1.0, spec.step_size
-        if probe is not None:
-            seen = {name: float(getattr(probe.metrics, name)[i]) for name in seen}
-            by_age = tuple(float(value) for value in probe.off_policy_by_age[i])
-            epsilon, step_size = float(probe.epsilon[i]), float(probe.step_size[i])
-        found.append(
-            Report(
-                tick=number,
-                num_steps=num_steps,
-                num_updates=num_updates,
-                num_episodes=ended,
-                episode_return=float(tick.total_return[i]) / ended if tick is not None and ended else math.nan,
-                episode_length=float(tick.total_length[i]) / ended if tick is not None and ended else math.nan,
-                epsilon=epsilon,
-                step_size=step_size,
-                loss=math.nan if tick is None else float(tick.loss[i]),
-                gradient=math.nan if tick is None else float(tick.gradient[i]),
-                off_policy_by_age=by_age,
-                evaluation=evaluation,
-                events=() if tick is None else _events(spec, runtime.max_return, tick, probe, i),
-                **seen,
+        record = _untrained(spec)._replace(tick=number, num_steps=num_steps, num_updates=num_updates)
+        if summary is not None:
+            record = _with_summary(record, summary, i)._replace(
+                events=_events(spec, runtime.max_return, summary, probe, i)
             )
-        )
-    return found
+        if probe is not None:
+            record = _with_probe(record, probe, i)
+        if evaluations is not None:
+            record = record._replace(evaluation=float(evaluations[i]))
+        records.append(record)
+    return records
 
 
-def _events(spec: Plan, max_return: float | None, tick: Any, probe: Any, i: int) -> tuple[str, ...]:
-    """What should not be: updates that were refused, values that no return can have."""
+def _untrained(spec: Plan) -> TickRecord:
+    """Return the record of an agent of which nothing has been measured."""
+    return TickRecord(
+        tick=0,
+        num_steps=0,
+        num_updates=0,
+        num_episodes=0,
+        episode_return=math.nan,
+        episode_length=math.nan,
+        epsilon=1.0,
+        step_size=spec.step_size,
+        loss=math.nan,
+        q=math.nan,
+        c=math.nan,
+        cut=math.nan,
+        effective_length=math.nan,
+        off_policy=math.nan,
+        gradient=math.nan,
+        off_policy_by_age=(math.nan,) * 5,
+    )
+
+
+def _with_summary(record: TickRecord, summary: TickSummary, i: int) -> TickRecord:
+    num_episodes = int(summary.num_episodes[i])
+    record = record._replace(
+        num_episodes=num_episodes, loss=float(summary.loss[i]), gradient=float(summary.gradient[i])
+    )
+    if not num_episodes:
+        return record
+    return record._replace(
+        episode_return=float(summary.total_return[i]) / num_episodes,
+        episode_length=float(summary.total_length[i]) / num_episodes,
+    )
+
+
+def _with_probe(record: TickRecord, probe: Probe, i: int) -> TickRecord:
+    metrics = probe.metrics
+    return record._replace(
+        epsilon=float(probe.epsilon[i]),
+        step_size=float(probe.step_size[i]),
+        q=float(metrics.q[i]),
+        c=float(metrics.c[i]),
+        cut=float(metrics.cut[i]),
+        effective_length=float(metrics.effective_length[i]),
+        off_policy=float(metrics.off_policy[i]),
+        off_policy_by_age=tuple(float(value) for value in probe.off_policy_by_age[i]),
+    )
+
+
+def _events(
+    spec: Plan, max_return: float | None, summary: TickSummary, probe: Probe | None, i: int
+) -> tuple[str, ...]:
+    """Return warnings: updates that were not applied, and values beyond any possible return."""
     events = []
-    refused = int(tick.num_refused[i])
-    if refused:
-        events.append(f"{refused} updates were not applied: their loss or gradient was {NOT_FINITE}")
-    if probe is not None:
-        largest, reward = float(probe.metrics.largest_q[i]), float(probe.largest_reward[i])
-        bound = reward / (1 - spec.gamma) if spec.gamma < 1 else math.inf
-        if max_return is not None and spec.reward_clamp is None:
-            bound = min(bound, abs(max_return)) if max_return > 0 else bound
-        if not math.isfinite(largest):
-            events.append(f"Q is {NOT_FINITE}")
-        elif largest > 2 * max(bound, 1):  # a network overshoots; twice the bound is more than that
-            events.append(f"|Q| reached {largest:.4g}, beyond any possible return of {bound:.4g}")
+    num_refused = int(summary.num_refused[i])
+    if num_refused:
+        events.append(f"{num_refused} updates were not applied: their loss or gradient was {NOT_FINITE}")
+    if probe is None:
+        return tuple(events)
+    bound = math.inf
+    if spec.gamma < 1:
+        bound = float(probe.largest_reward[i]) / (1 - spec.gamma)
+    if max_return is not None and max_return > 0 and spec.reward_clamp is None:
+        bound = min(bound, max_return)
+    largest = float(probe.metrics.largest_q[i])
+    if not math.isfinite(largest):
+        events.append(f"Q is {NOT_FINITE}")
+    elif largest > 2 * max(bound, 1):  # networks overshoot the bound, but not to twice its size
+        events.append(f"|Q| reached {largest:.4g}, beyond any possible return of {bound:.4g}")
     return tuple(events)
 
 
@@ -154,129 +193,136 @@ def train(
 ) -> Any:
     """Train the agent of a spec and return its `Result`; for a list of specs with the same shapes, a list of results.
 
-    With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to the last bit as if
-    it had never stopped; a spec that differs from the saved one is refused unless `allow_changes=True`. Checkpoints
-    are at least `checkpoint_seconds` apart.
+    With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to
+    the last bit as if it had never stopped; a spec that differs from the saved one is an error
+    unless `allow_changes=True`. Checkpoints are at least `checkpoint_seconds` apart.
 
-    `stop` is called after every tick, about once a second within a tick, and after every step of Gymnasium's
-    environments. When it returns True the run is saved, and its result has no returns.
+    `stop` is called after every tick, about once a second within a tick, and after every step of
+    Gymnasium's environments. When it returns True the run is saved, and its result has no returns.
 
-    An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is an event of its
-    run (`telemetry.divergence`), and the others continue.
+    An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is
+    an event of its run (`telemetry.divergence`), and the others continue.
     """
     several = not isinstance(spec, TrainSpec)
     specs = tuple(resolved(one) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
     if not specs:
-        raise ValueError("`spec` must be at least one; got none.")
-    watcher = watcher or Watcher()
+        raise ValueError("`spec` must not be empty.")
     if output is None and resume:
         raise ValueError("`resume` must come with `output`, the folder of the run.")
-    with needs_of(specs[0]):
-        runtime = runtime_for(specs)  # before anything is written: what it refuses leaves no folder behind
+    with explain_missing_package(specs[0]):
+        runtime = runtime_for(specs)  # before anything is written, so that wrong input leaves no folder behind
+    run = _Run(runtime, watcher or Watcher(), stop, checkpoint_seconds, alone=not several)
     try:
-        results = _kept(
-            runtime, output, resume, allow_changes, checkpoint_seconds, tensorboard, watcher, stop, alone=not several
-        )
+        if output is None:
+            results = run.train()
+        else:
+            results = _train_in_folder(
+                run, Path(output), resume=resume, allow_changes=allow_changes, tensorboard=tensorboard
+            )
     finally:
         runtime.close()
     return results if several else results[0]
 
 
-def _kept(
-    runtime: Runtime,
-    output: str | Path | None,
-    resume: bool,
-    allow_changes: bool,
-    checkpoint_seconds: float,
-    tensorboard: bool,
-    watcher: Watcher,
-    stop: Callable[[], bool],
-    *,
-    alone: bool,
+def _train_in_folder(
+    run: "_Run", output: Path, *, resume: bool, allow_changes: bool, tensorboard: bool
 ) -> list[Result]:
-    if output is None:
-        return _run(runtime, None, watcher, stop, checkpoint_seconds, alone=alone)
-    with Folder(Path(output), runtime.specs, resume=resume, tensorboard=tensorboard, say=watcher.says) as folder:
+    say = run.watcher.on_message
+    with RunFolder(output, run.runtime.specs, resume=resume, tensorboard=tensorboard, say=say) as folder:
         results = folder.begin(allow_changes=allow_changes)
         if results is not None:
-            watcher.says(f"{output} is finished already.")
+            say(f"{output} is finished already.")
             return results
-        return _run(runtime, folder, watcher, stop, checkpoint_seconds, alone=alone)
+        run.folder = folder
+        return run.train()
 
 
-def runtime_for(specs: Sequence[Plan]) -> Runtime:
-    """For resolved specs: the host's for Gymnasium, one compiled program for pure environments."""
-    env = with_options(specs[0].env, specs[0].options)
-    if on_host(specs[0].env):
-        from offtrace.agent.host import Host
+@dataclass
+class _Run:
+    """One call of `train`."""
 
-        return Host(env, specs)
-    return Synchronous(env, specs)
+    runtime: Runtime
+    watcher: Watcher
+    stop: Callable[[], bool]
+    checkpoint_seconds: float
+    alone: bool
+    """True for a spec that was not given in a list: divergence is then an error."""
+    folder: RunFolder | None = None
 
+    def train(self) -> list[Result]:
+        """Run the remaining ticks and the final evaluation."""
+        history: list[list[TickRecord]] = []
+        if self.folder is not None:
+            history = self.folder.history
+        loop = Loop(self.runtime, [records[0].num_steps for records in history])
+        self.watcher.on_start(self.runtime.specs[0], loop.total_steps, [records[0] for records in history])
+        found = None
+        with _explain_memory(self.runtime, self.folder):
+            if self._restore(loop) and self._run_ticks(loop, history):
+                num_episodes = self.runtime.specs[0].evaluation_episodes
+                found = self.runtime.evaluate(loop.state, FINAL, num_episodes, stop=self.stop)
+        results = self._results(history, found)
+        if found is not None and self.folder is not None:
+            self.folder.finish(results)
+        return results
 
-def _run(
-    runtime: Runtime,
-    folder: Folder | None,
-    watcher: Watcher,
-    stop: Callable[[], bool],
-    checkpoint_seconds: float,
-    *,
-    alone: bool,
-) -> list[Result]:
-    path = None if folder is None else folder.path
-    history = [] if folder is None else folder.history
-    loop = Loop(runtime, [reports[0].num_steps for reports in history])
-    watcher.begins(runtime.specs[0], loop.total_steps, [reports[0] for reports in history])
-    saved_at = time.monotonic()
+    def _restore(self, loop: Loop) -> bool:
+        """Restore the state of a resumed run; False if it was stopped before that was done."""
+        if self.folder is None or self.folder.arrays is None:
+            return True
+        loop.state = self.runtime.restore(self.folder.arrays, stop=self.stop)
+        self.folder.arrays = None
+        return loop.state is not None
 
-    def stopped() -> list[Result]:
-        return [Result(spec, _of(history, i), (), 0, path) for i, spec in enumerate(runtime.specs)]
-
-    with _explained_memory(runtime, path):
-        if folder is not None and folder.arrays is not None:
-            loop.state, folder.arrays = runtime.restored(folder.arrays, stop=stop), None
-            if loop.state is None:
-                return stopped()  # the checkpoint is still there
+    def _run_ticks(self, loop: Loop, history: list[list[TickRecord]]) -> bool:
+        """Run the remaining ticks; False if the run was stopped."""
+        saved_at = time.monotonic()
         while loop.number < loop.num_ticks:
-            with _saved_at_a_fault(loop, folder):
-                reports = loop.tick(stop)
-            if reports is not None:
-                if alone:
-                    refuse_diverged(runtime, reports)
-                history.append(reports)
-            stopping = reports is None or stop()
+            with _save_on_failure(loop, self.folder):
+                records = loop.tick(self.stop)
+            if records is not None:
+                if self.alone:
+                    check_finite(self.runtime, records)
+                history.append(records)
+            stopping = records is None or self.stop()
             is_last = loop.number == loop.num_ticks
-            if folder is not None:
-                if reports is not None:
-                    folder.note(reports)
-                if stopping or is_last or time.monotonic() - saved_at > checkpoint_seconds:
-                    _save(loop, folder)
+            if self.folder is not None:
+                if records is not None:
+                    self.folder.write_tick(records)
+                if stopping or is_last or time.monotonic() - saved_at > self.checkpoint_seconds:
+                    _save(loop, self.folder)
                     saved_at = time.monotonic()
-            if reports is not None:
-                watcher.ticks(reports)
+            if records is not None:
+                self.watcher.on_tick(records)
             if stopping:
-                return stopped()
-        found = runtime.evaluate(loop.state, FINAL, runtime.specs[0].evaluation_episodes, stop=stop)
-    if found is None:
-        return stopped()
-    returns, ended = found
-    results = []
-    for i, spec in enumerate(runtime.specs):
-        values = tuple(float(value) for value in returns[i])
-        results.append(Result(spec, _of(history, i), values, int((~ended[i]).sum()), path))
-    if folder is not None:
-        folder.finish(results)
-    return results
+                return False
+        return True
+
+    def _results(
+        self, history: Sequence[Sequence[TickRecord]], found: tuple[np.ndarray, np.ndarray] | None
+    ) -> list[Result]:
+        """Return a result per member; without returns if the run was stopped before its final evaluation."""
+        results = []
+        for i, spec in enumerate(self.runtime.specs):
+            records = tuple(tick[i] for tick in history)
+            returns: tuple[float, ...] = ()
+            num_unfinished = 0
+            if found is not None:
+                returns = tuple(float(value) for value in found[0][i])
+                num_unfinished = int((~found[1][i]).sum())
+            path = None if self.folder is None else self.folder.path
+            results.append(Result(spec, records, returns, num_unfinished, path))
+        return results
 
 
-def _save(loop: Loop, folder: Folder) -> None:
-    if loop.number > 0:  # before the first tick is over there is nothing to lose
+def _save(loop: Loop, folder: RunFolder) -> None:
+    if loop.number > 0:  # before the end of the first tick there is nothing to lose
         folder.save(loop.runtime.arrays(loop.state), loop.runtime.num_done(loop.state))
 
 
 @contextmanager
-def _saved_at_a_fault(loop: Loop, folder: Folder | None) -> Generator[None, None, None]:
-    """Save what was done before an environment broke."""
+def _save_on_failure(loop: Loop, folder: RunFolder | None) -> Generator[None, None, None]:
+    """Save what was done before an environment failed."""
     try:
         yield
     except (RuntimeError, TimeoutError) as error:
@@ -285,21 +331,22 @@ def _saved_at_a_fault(loop: Loop, folder: Folder | None) -> Generator[None, None
         raise
 
 
-def refuse_diverged(runtime: Runtime, reports: Sequence[Report]) -> None:
-    """Raise if the run has diverged: a single run ends there; in a population it is an event of its member."""
-    if not any(NOT_FINITE in event for event in reports[0].events):
+def check_finite(runtime: Runtime, records: Sequence[TickRecord]) -> None:
+    """Raise `FloatingPointError`, with a diagnosis, if the agent has diverged."""
+    now = records[0]
+    if not any(NOT_FINITE in event for event in now.events):
         return
-    now, spec = reports[0], runtime.specs[0]
+    spec = runtime.specs[0]
     raise FloatingPointError(
-        f"{spec.env} (seed {spec.seed}): by step {now.num_steps:,} {now.events[0]}. The loss of the tick is "
-        f"{now.loss:.4g}, the norm of its gradient {now.gradient:.4g}, the mean of Q {now.q:.4g}. Lower `step_size`, "
-        f"{spec.step_size:g}, or set `max_gradient`."
+        f"{spec.env} (seed {spec.seed}): by step {now.num_steps:,} {now.events[0]}. In this tick the mean loss was "
+        f"{now.loss:.4g}, the mean norm of the gradient {now.gradient:.4g}, the mean Q {now.q:.4g}. Lower "
+        f"`step_size`, {spec.step_size:g}, or set `max_gradient`."
     )
 
 
 @contextmanager
-def _explained_memory(runtime: Runtime, path: Path | None) -> Generator[None, None, None]:
-    """Say which settings to lower where an allocator runs out of memory."""
+def _explain_memory(runtime: Runtime, folder: RunFolder | None) -> Generator[None, None, None]:
+    """Say which settings to lower when the device is out of memory, in place of the allocator's table."""
     try:
         yield
     except JaxRuntimeError as error:
@@ -307,10 +354,10 @@ def _explained_memory(runtime: Runtime, path: Path | None) -> Generator[None, No
             raise
         names = ("replay_size", "num_actors", "num_windows", "evaluation_episodes")
         lower = ", ".join(f"`{name}` ({getattr(runtime.specs[0], name):,})" for name in names)
-        members = f", or train fewer than {len(runtime.specs)} members together" if len(runtime.specs) > 1 else ""
-        saved = "" if path is None else f" What is saved in {str(path)!r} is intact."
+        members = ""
+        if len(runtime.specs) > 1:
+            members = f", or train fewer than {len(runtime.specs)} members together"
+        saved = ""
+        if folder is not None:
+            saved = f" What is saved in {str(folder.path)!r} is intact."
         raise MemoryError(f"the device is out of memory. Lower {lower}{members}.{saved}") from error
-
-
-def _of(history: Sequence[Sequence[Report]], member: int) -> tuple[Report, ...]:
-    return tuple(reports[member] for reports in history)

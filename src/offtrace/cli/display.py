@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.cli.display_lines import LABEL, Part, best, row, sparkline, weighted_mean
 from offtrace.cli.numbers import UNKNOWN, count, duration, fixed, number, percent, printable, rate
 
@@ -60,7 +60,7 @@ class Display:
         self._began = clock()
         self._ended: float | None = None
         self._live: Live | None = None
-        self._reports: list[Report] = []
+        self._reports: list[TickRecord] = []
         self._points: deque[tuple[float, int]] = deque(maxlen=TIMED + 1)
         self._recent: tuple[float, int] = (math.nan, 0)
         self._best = math.nan
@@ -97,13 +97,13 @@ class Display:
     ) -> None:
         self._stop()
 
-    def recall(self, reports: Iterable[Report]) -> None:
+    def recall(self, reports: Iterable[TickRecord]) -> None:
         """Add the reports from before a run was resumed: they are in the curve and do not count for the speed."""
         for report in reports:
             self._add(report)
         self._tenths_printed = self._tenth
 
-    def show(self, report: Report) -> None:
+    def show(self, report: TickRecord) -> None:
         """Add the report of one more tick."""
         now = self._clock()
         updates_before = self._reports[-1].num_updates if self._reports else 0
@@ -143,7 +143,7 @@ class Display:
 
     # -- the state of the run --
 
-    def _add(self, report: Report) -> None:
+    def _add(self, report: TickRecord) -> None:
         self._reports.append(report)
         self._recent = weighted_mean(self._reports[-RECENT:])
         self._best = best(self._best, self._recent[0])

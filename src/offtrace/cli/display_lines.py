@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 
 LABEL = 12
 """Width of the name at the left, in columns of the terminal."""
@@ -46,7 +46,7 @@ def _joined(label: str, parts: Sequence[Part]) -> Text:
     return line
 
 
-def weighted_mean(reports: Iterable[Report], field: str = "episode_return") -> tuple[float, int]:
+def weighted_mean(reports: Iterable[TickRecord], field: str = "episode_return") -> tuple[float, int]:
     """Return the mean over all episodes that ended in these ticks, and the number of episodes."""
     total = 0.0
     episodes = 0
@@ -69,7 +69,7 @@ def best(before: float, value: float) -> float:
     return max(before, value)
 
 
-def sparkline(reports: Sequence[Report], width: int) -> tuple[str, float, float]:
+def sparkline(reports: Sequence[TickRecord], width: int) -> tuple[str, float, float]:
     """Return the curve of returns as one line, and its lowest and highest value.
 
     A column is one tick, or the mean of several if there are more ticks than columns. It is blank if no episode ended

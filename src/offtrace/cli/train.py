@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 import tyro
 
 from offtrace.agent.spec import Plan, TrainSpec
-from offtrace.agent.telemetry import Report, Watcher
+from offtrace.agent.telemetry import TickRecord, Watcher
 from offtrace.cli.display import Display
 from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import stop_requests
@@ -47,12 +47,12 @@ def train(
         quiet: Print only warnings and the result.
         json: Print the result as JSON.
     """
-    from offtrace.agent import programs
+    from offtrace.agent import compile_cache
     from offtrace.agent.runs import read_specs
     from offtrace.agent.spec import continued, resolved
     from offtrace.agent.training import train as run
 
-    programs.keep()
+    compile_cache.enable()
     console = Console(stderr=json)
     folder = output or _default_folder(resolved(spec), resume)
     switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
@@ -144,25 +144,25 @@ class _TrainingWatcher(Watcher):
         if self._display is not None:
             self._display.__exit__(*error)
 
-    def begins(self, spec: Plan, total_steps: int, reports: Sequence[Report]) -> None:
+    def on_start(self, spec: Plan, total_steps: int, records: Sequence[TickRecord]) -> None:
         sizes = f"{spec.num_actors} actors, windows of {spec.window}, replay of {count(spec.replay_size)}"
         display = Display(self.console, spec.title, f"{sizes}; saved in {self.folder}", total_steps, self.quiet)
         self._display = display.__enter__()
         for line in self._early:
             display.say(line)
-        if reports:
-            display.recall(reports)
-            display.say(f"Resumed at step {reports[-1].num_steps:,}.")
+        if records:
+            display.recall(records)
+            display.say(f"Resumed at step {records[-1].num_steps:,}.")
 
-    def ticks(self, reports: Sequence[Report]) -> None:
+    def on_tick(self, records: Sequence[TickRecord]) -> None:
         if self._display is None:
             return
         try:
-            self._display.show(reports[0])
+            self._display.show(records[0])
         except OSError:  # the terminal is gone
             self.console.on_broken_pipe()
 
-    def says(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         if self._display is None:
             self._early.append(line)
         else:

@@ -39,10 +39,10 @@ def watch(
         allow_import: Import the module that the run's environment names (module:Name-v0). This runs its code.
     """
     from offtrace import watch as library
-    from offtrace.agent import programs
+    from offtrace.agent import compile_cache
     from offtrace.agent.policy import load_policy
 
-    programs.keep()
+    compile_cache.enable()
     policy = load_policy(run, allow_import=allow_import, warn=warn)
     console = Console()
     settings: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from offtrace.agent.runtimes import needs_of, program_spec
+from offtrace.agent.settings import explain_missing_package, program_spec
 from offtrace.agent.spec import Plan
 from offtrace.environments import NAMES, with_options
 
@@ -18,7 +18,7 @@ def check_runs(specs: Sequence[Plan], *, here: bool = True) -> None:
         program_spec(spec)
     for spec in {repr((spec.env, spec.options)): spec for spec in specs}.values():
         if here:
-            with needs_of(spec):
+            with explain_missing_package(spec):
                 make = with_options(spec.env, spec.options)
                 if spec.env.startswith("gymnasium/"):
                     make(num_actors=1, seed=spec.seed).close()

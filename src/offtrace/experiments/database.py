@@ -48,7 +48,7 @@ CREATE TABLE claims (
     heartbeat REAL NOT NULL                        -- time of the last write, in seconds since 1970
 ) STRICT;
 
--- One tick of a run. The fields are those of telemetry.Report, which explains each.
+-- One tick of a run. The fields are those of telemetry.TickRecord, which explains each.
 CREATE TABLE reports (
     run INTEGER NOT NULL REFERENCES runs,
     tick INTEGER NOT NULL, num_steps INTEGER NOT NULL, num_updates INTEGER NOT NULL, num_episodes INTEGER NOT NULL,

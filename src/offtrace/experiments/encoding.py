@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from offtrace.agent.telemetry import COUNTS, LISTS, Report, to_row
+from offtrace.agent.telemetry import COUNTS, LISTS, TickRecord, to_row
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
@@ -89,7 +89,7 @@ def _short(value: Any) -> str:
     return shown
 
 
-def report_row(report: Report) -> list[Any]:
+def report_row(report: TickRecord) -> list[Any]:
     """Return a report as SQLite stores it: lists as JSON, and infinities, which JSON writes as text, as numbers."""
     encoded = []
     for name, value in to_row(report).items():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from offtrace.agent import programs
+from offtrace.agent import compile_cache
 from offtrace.agent.spec import Plan, to_json
 from offtrace.experiments.members import train_population
 from offtrace.experiments.populations import Members, new_populations, saved_populations, work_folder
@@ -71,7 +71,7 @@ def run(
 def _train_here(
     path: Path, waiting: Sequence[Members], command: str, stop: Callable[[], bool], reader: ProgressReader
 ) -> None:
-    programs.keep()
+    compile_cache.enable()
     for members in waiting:
         if not stop():
             train_population(path, members, command, stop, reader.update)

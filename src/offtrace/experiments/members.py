@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offtrace.agent.spec import from_json
-from offtrace.agent.telemetry import Report, Watcher, divergence
+from offtrace.agent.telemetry import TickRecord, Watcher, divergence
 from offtrace.experiments.populations import Members, population_folder, remove_folder
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.store import Store
@@ -33,7 +33,7 @@ class RunEnd(NamedTuple):
 
 def end_of(result: Any) -> RunEnd:
     """Return the end of a run from its training result; it does not depend on the population."""
-    return RunEnd(result.returns, result.num_unfinished, divergence(result.reports))
+    return RunEnd(result.returns, result.num_unfinished, divergence(result.history))
 
 
 def train_population(
@@ -50,7 +50,7 @@ def train_population(
         if not claimed.ids:
             return
 
-        def write(reports: Sequence[Sequence[Report]]) -> None:
+        def write(reports: Sequence[Sequence[TickRecord]]) -> None:
             claimed.write(reports)
             tick()
 
@@ -58,7 +58,7 @@ def train_population(
         try:
             results = _results(store, claimed, batches, stop)
             # A population that was killed may have saved more than it wrote to the store.
-            claimed.write([result.reports for result in results])
+            claimed.write([result.history for result in results])
             if not results[0].finished:
                 return
             claimed.finish([*map(end_of, results)])
@@ -74,14 +74,14 @@ def train_population(
 
 def _results(store: Path, claimed: "ClaimedRuns", batches: "ReportBatches", stop: Callable[[], bool]) -> list[Any]:
     """Return the results of training. A saved population that cannot be resumed is removed, and its runs restart."""
-    from offtrace.agent.checkpoints import Lock
+    from offtrace.agent.checkpoints import FolderLock
     from offtrace.agent.training import runtime_for, train
 
     folder = population_folder(store, claimed.members)
     specs = [from_json(member) for member in claimed.members]
     resume = (folder / "spec.json").exists()
     if resume:
-        with Lock(folder):  # raises here if another process trains it, and the folder stays
+        with FolderLock(folder):  # raises here if another process trains it, and the folder stays
             pass
     try:
         return train(specs, folder, resume=resume, watcher=batches, stop=stop, checkpoint_seconds=30)
@@ -120,7 +120,7 @@ class ClaimedRuns:
         self.members = [*compress(self.members, self._is_claimed)]
         self._is_claimed = [True] * len(self.ids)
 
-    def write(self, reports: Sequence[Sequence[Report]]) -> None:
+    def write(self, reports: Sequence[Sequence[TickRecord]]) -> None:
         """Write the reports of each member. Empty reports renew the heartbeats of the claims."""
         self._store.write_all(dict(zip(self.ids, compress(reports, self._is_claimed), strict=True)))
 
@@ -143,17 +143,17 @@ class ClaimedRuns:
 class ReportBatches(Watcher):
     """Collects the reports of all members. The first are sent at once, later ones every few seconds."""
 
-    def __init__(self, send: Callable[[list[list[Report]]], None]) -> None:
+    def __init__(self, send: Callable[[list[list[TickRecord]]], None]) -> None:
         self.has_started = False
         self._send = send
-        self._batch: list[list[Report]] = []
+        self._batch: list[list[TickRecord]] = []
         self._sent_at = -math.inf
 
-    def ticks(self, reports: Sequence[Report]) -> None:
+    def on_tick(self, records: Sequence[TickRecord]) -> None:
         self.has_started = True
-        self._batch = self._batch or [[] for _ in reports]
-        for batch, report in zip(self._batch, reports, strict=True):
-            batch.append(report)
+        self._batch = self._batch or [[] for _ in records]
+        for batch, record in zip(self._batch, records, strict=True):
+            batch.append(record)
         if time.monotonic() - self._sent_at > WRITE_SECONDS:
             self.flush()
 

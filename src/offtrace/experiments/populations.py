@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offtrace.agent.learner import MARKOV
-from offtrace.agent.runtimes import NUMBERS, WORLDS
+from offtrace.agent.settings import NUMBERS, WORLDS
 from offtrace.agent.spec import Plan, to_json
 from offtrace.environments import on_host, program_shape
 from offtrace.experiments.store import Store, fingerprint
@@ -124,8 +124,8 @@ def remove_folder(folder: Path) -> None:
     It is renamed first, so that a process that is killed meanwhile does not leave half of it under
     its name.
     """
-    from offtrace.agent.checkpoints import Lock
+    from offtrace.agent.checkpoints import FolderLock
 
-    with Lock(folder):
+    with FolderLock(folder):
         removed = folder.rename(folder.with_name(f"{REMOVED}{folder.name}-{secrets.token_hex(4)}"))
         shutil.rmtree(removed, ignore_errors=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.ladder import ladder_comparison
 from offtrace.experiments.store import OVER, StoredRun
@@ -51,13 +51,13 @@ class Study:
         """Number of runs per status."""
         return Counter(run.status for run in self.runs)
 
-    def curves(self, lambda_: float) -> dict[str, dict[str, list[tuple[Report, ...]]]]:
+    def curves(self, lambda_: float) -> dict[str, dict[str, list[tuple[TickRecord, ...]]]]:
         """Return the reports of runs that are over, at this λ, by game and algorithm; baselines have every λ."""
-        found: dict[Key, list[tuple[Report, ...]]] = {}
+        found: dict[Key, list[tuple[TickRecord, ...]]] = {}
         for run in self.runs:
             if run.status in OVER:
                 found.setdefault(_key(run, self.algorithms), []).append(run.reports)
-        by_game: dict[str, dict[str, list[tuple[Report, ...]]]] = {}
+        by_game: dict[str, dict[str, list[tuple[TickRecord, ...]]]] = {}
         for game in self.comparison.games:
             for algorithm in self.comparison.algorithms:
                 key = Key(game, algorithm, _stored_lambda(algorithm, lambda_))

@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.database import Database, OldSchema
 from offtrace.experiments.encoding import fingerprint, report_row, run_row, text
 from offtrace.experiments.stored_runs import (
@@ -281,11 +281,11 @@ class Store:
     # -- results ---------------------------------------------------------------------------------------------
     # Only the claim's holder may write to a run, and only until the run is over.
 
-    def write(self, run_id: int, reports: Sequence[Report]) -> None:
+    def write(self, run_id: int, reports: Sequence[TickRecord]) -> None:
         """Write ticks. They replace all from the first of them on, as a resumed run writes some a second time."""
         self.write_all({run_id: reports})
 
-    def write_all(self, reports: Mapping[int, Sequence[Report]]) -> None:
+    def write_all(self, reports: Mapping[int, Sequence[TickRecord]]) -> None:
         """Write ticks of several runs in one transaction."""
         rows: dict[int, list[tuple[Any, ...]]] = {}
         for run_id, ticked in reports.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offtrace.agent.telemetry import LISTS, Report, from_row
+from offtrace.agent.telemetry import LISTS, TickRecord, from_row
 from offtrace.experiments.database import REMEDY, Damaged, Database
 from offtrace.experiments.encoding import run_row
 
@@ -46,7 +46,7 @@ class StoredRun:
     status: str
     """`missing`, `running` or `failed`; `done`, with scores; or `diverged`: over as well, but without a score."""
     failure: str | None
-    reports: tuple[Report, ...]
+    reports: tuple[TickRecord, ...]
     returns: tuple[float, ...]
     num_unfinished: int | None
     provenance: dict[str, str | None]
@@ -118,7 +118,7 @@ def _read(database: Database, wanted: Mapping[str, Any]) -> list[tuple[Any, Stor
     """Return rows of `runs`, each with its run."""
     where = " AND ".join(["TRUE", *(f"runs.{name} = :{name}" for name in wanted)])
     joined = f"JOIN runs ON runs.id = run WHERE {where} ORDER BY run"
-    reports: dict[int, list[Report]] = {}
+    reports: dict[int, list[TickRecord]] = {}
     returns: dict[int, list[float]] = {}
     provenance = _provenance(database)
     for row in database.do(f"SELECT reports.* FROM reports {joined}, tick", wanted):

@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from offtrace.agent import programs
+from offtrace.agent import compile_cache
 from offtrace.experiments.members import ClaimedRuns, train_population
 from offtrace.experiments.populations import Members
 from offtrace.experiments.progress import ProgressReader
@@ -142,7 +142,7 @@ def _train(store: str, ids: Sequence[int], command: str, parent: int) -> None:
     try:
         with Store(path) as opened:
             members = opened.specs(ids)
-        programs.keep()
+        compile_cache.enable()
         if not is_stopping.is_set():
             train_population(path, members, command, lambda: is_stopping.is_set() or os.getppid() != parent)
     except OSError as error:

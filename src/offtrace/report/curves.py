@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from offtrace.agent.telemetry import Report
+from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.results import Study
 from offtrace.report.charts import (
     ChartRows,
@@ -80,7 +80,7 @@ MEASURES: Mapping[Measure, _Words] = {
 
 
 def learning_curves(
-    runs: Mapping[str, Sequence[Sequence[Report]]],
+    runs: Mapping[str, Sequence[Sequence[TickRecord]]],
     *,
     title: str,
     subtitle: str | Sequence[str] = (),
@@ -192,7 +192,7 @@ def telemetry(study: Study, lambda_: float, measure: Measure) -> alt.LayerChart:
 # -- runs as points ------------------------------------------------------------------------------------------
 
 
-def _mean_returns(reports: Sequence[Report], last: int, *, evaluations: bool) -> list[float]:
+def _mean_returns(reports: Sequence[TickRecord], last: int, *, evaluations: bool) -> list[float]:
     """Return the mean return of the episodes, or evaluations, in each part of a run; nan if there are none."""
     total = np.zeros(POINTS)
     count = np.zeros(POINTS)
@@ -209,7 +209,7 @@ def _mean_returns(reports: Sequence[Report], last: int, *, evaluations: bool) ->
     return [t / c if c else math.nan for t, c in zip(total, count, strict=True)]
 
 
-def _mean_measure(reports: Sequence[Report], measure: Measure) -> Array:
+def _mean_measure(reports: Sequence[TickRecord], measure: Measure) -> Array:
     """Return the mean of a measure in each part of a run, (POINTS,); nan before its first value.
 
     Parts without a tick, in runs of few ticks, are interpolated.

@@ -1,4 +1,4 @@
-"""Compiled programs that are kept between runs: where, how many, and what is not kept."""
+"""The cache of compiled programs: its folder, its size, and what is removed."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.agent import programs, training
+from offtrace.agent import compile_cache, training
 from offtrace.agent.spec import TrainSpec, to_json
 from offtrace.cli.train import train as train_verb
 from offtrace.cli.watch import watch
@@ -19,15 +19,15 @@ from offtrace.experiments.store import Store
 
 WHERE = """
 import jax
-from offtrace.agent import programs
-programs.keep()
+from offtrace.agent import compile_cache
+compile_cache.enable()
 print(jax.config.jax_compilation_cache_dir)
 jax.jit(lambda x: x * 2 + 1)(3.0)
 """
 
 
 def kept(**variables: str) -> str:
-    """The folder that a new process would use."""
+    """Return the cache folder of a new process."""
     inherited = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     command = [sys.executable, "-c", WHERE]
     done = subprocess.run(command, env={**inherited, **variables}, capture_output=True, text=True, check=True)
@@ -63,7 +63,7 @@ def test_whoever_has_chosen_a_folder_keeps_it(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "now"
     folder.mkdir()
-    old = time.time() - 2 * programs.HALF_WRITTEN
+    old = time.time() - 2 * compile_cache.HALF_WRITTEN
     for name in ("whole-cache", "whole-atime", "torn-cache", "young-cache"):
         (folder / name).write_bytes(b"x")
         if not name.startswith("young"):
@@ -71,13 +71,13 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "other version").mkdir()
     (tmp_path / "long ago").mkdir()
     os.utime(tmp_path / "long ago", (0, 0))
-    programs.tidy(folder)
+    compile_cache.tidy(folder)
     assert {path.name for path in folder.iterdir()} == {"whole-cache", "whole-atime", "young-cache"}
     assert {path.name for path in tmp_path.iterdir()} == {"now", "other version"}
 
 
 def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`train`, `watch`, and sweeps in this process and in processes of their own, before they compile anything."""
+    """`train`, `watch` and sweeps, in this process and in others, enable the cache before they compile."""
 
     class Kept(Exception):
         pass
@@ -86,9 +86,9 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
         raise Kept
 
     def train(*_: object, **__: object) -> None:
-        raise RuntimeError("programs are compiled, and were not looked for")
+        raise RuntimeError("programs are compiled before the cache is enabled")
 
-    monkeypatch.setattr(programs, "keep", keep)
+    monkeypatch.setattr(compile_cache, "enable", keep)
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of this process stay
     wanted = runs_of(Sweep("mine", ("pocket/catch",), num_seeds=1))

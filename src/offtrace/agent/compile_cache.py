@@ -1,9 +1,9 @@
-"""Compiled programs, kept for the next run: compiling is most of the processor time of a short one.
+"""The cache of compiled programs: compiling is most of the processor time of a short run.
 
     ~/.cache/offtrace/programs/<jax version and processor>/     (or $XDG_CACHE_HOME/offtrace/…)
 
-`OFFTRACE_CACHE` names another folder, or is `off`. Whoever sets `JAX_COMPILATION_CACHE_DIR` has chosen already. What
-is there is run, so the folder is the user's own, and never one that came with results.
+`OFFTRACE_CACHE` is another folder, or `off`. `JAX_COMPILATION_CACHE_DIR` takes precedence. Cached
+programs are executed, so the folder must belong to the user; it never comes with results.
 """
 
 import hashlib
@@ -16,22 +16,24 @@ from contextlib import suppress
 from pathlib import Path
 
 LARGEST = 1 << 30
-"""Bytes; what was not used for the longest time goes first."""
+"""Bytes of the cache; the least recently used programs are removed first."""
 OLDEST = 60 * 24 * 3600
-"""Seconds after which programs of another version or processor are removed."""
+"""Seconds until programs of another version or processor are removed."""
 HALF_WRITTEN = 60
-"""Seconds after which a program that is not whole yet will never be: its process was killed."""
+"""Seconds until an incomplete program is removed: its process was killed."""
 
 
-def keep() -> None:
-    """From now on, in this process. A folder that cannot be written is no reason to fail."""
+def enable() -> None:
+    """Use the cache in this process. If its folder cannot be written, there is no cache, and no error."""
     given = os.environ.get("OFFTRACE_CACHE", "")
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or given == "off":
         return
     import jax
 
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
-    home = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offtrace"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offtrace"
+    if given:
+        home = Path(given)
     folder = home / "programs" / f"{jax.__version__}-{_processor()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,17 +43,17 @@ def keep() -> None:
     if folder.stat().st_uid != os.getuid() or not os.access(folder, os.W_OK):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_compilation_cache_max_size", LARGEST)  # with a limit JAX uses the folder under a lock
+    jax.config.update("jax_compilation_cache_max_size", LARGEST)  # a limit makes JAX lock the folder
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def tidy(folder: Path) -> None:
-    """Remove programs whose process was killed while writing, by which JAX stumbles, and what is out of date."""
+    """Remove outdated programs, and incomplete ones of killed processes, on which JAX fails."""
     now = time.time()
     for program in folder.glob("*-cache"):
-        note = program.with_name(f"{program.name.removesuffix('-cache')}-atime")  # written last
+        last_use = program.with_name(f"{program.name.removesuffix('-cache')}-atime")  # written last
         with suppress(FileNotFoundError):
-            if not note.exists() and now - program.stat().st_mtime > HALF_WRITTEN:
+            if not last_use.exists() and now - program.stat().st_mtime > HALF_WRITTEN:
                 program.unlink()
     for other in folder.parent.iterdir():
         if other != folder and now - other.stat().st_mtime > OLDEST:
@@ -59,7 +61,7 @@ def tidy(folder: Path) -> None:
 
 
 def _processor() -> str:
-    """Programs are made for one kind of processor, and a home may be shared by several."""
+    """Return a fingerprint of the processor: programs fit only one kind, and machines may share a home."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

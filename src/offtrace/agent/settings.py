@@ -1,0 +1,171 @@
+"""From specs to a program and its numbers, and the checks of fields that must fit together.
+
+Plan ──┬─ program_spec ─→ ProgramSpec    static: equal for all members of a population
+       └─ settings ─────→ Settings       numbers: one row per member
+"""
+
+import dataclasses
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from offtrace.agent.learner import MARKOV, Hyper, LearnerSpec, TraceByIndex
+from offtrace.agent.program import Program, ProgramSpec, Settings
+from offtrace.agent.runs import TICK
+from offtrace.agent.schedules import SwitchingEpsilon
+from offtrace.agent.spec import DEFAULT_TICK, Plan, differences
+from offtrace.environments import on_host, program_shape
+from offtrace.traces import as_trace
+
+NUMBERS = (
+    "trace",
+    "lambda_",
+    "seed",
+    "gamma",
+    "step_size",
+    "regularisation",
+    "beta",
+    "epsilon",
+    "epsilon_steps",
+    "target_epsilon",
+)
+"""Fields in which members of a population may differ."""
+WORLDS = ("env", "options")
+"""Fields in which they may also differ if their environments have the same shape."""
+LONGEST_TICK = 10**7
+"""Steps. The records of all updates of a tick stay in memory until its end."""
+MOST_TICKS = 999_990
+"""Ticks per run. Evaluations are seeded by the number of their tick, and the final one has number 10⁶."""
+
+
+# -- checks --------------------------------------------------------------------------------------------------
+
+
+def check_shapes(specs: Sequence[Plan]) -> None:
+    """Check that the members of a population can share one program."""
+    first = specs[0]
+    shape = program_shape(first.env, first.options)
+    for spec in specs[1:]:
+        allowed = NUMBERS
+        if program_shape(spec.env, spec.options) == shape:
+            allowed = (*NUMBERS, *WORLDS)
+        for name, (one, other) in differences(first, spec).items():
+            if name not in allowed or (name == "trace" and "dqn" in (one, other)):
+                raise ValueError(
+                    f"`{name}` must be the same for all members of a population; got {one!r} and {other!r}. "
+                    "Train them separately."
+                )
+        for name in (first.trace, spec.trace):
+            if first.trace != spec.trace and name not in MARKOV:
+                raise ValueError(
+                    f"`trace` must be Markov in a population of several traces; got {name!r}. Train them separately."
+                )
+
+
+def _check_sizes(spec: Plan, fill: int) -> None:
+    """Check the counts of a plan against each other; `fill` is per actor."""
+    num_filled = fill * spec.num_actors
+    before = "before the first update: `fill`, and at least `window` + 1 for each of `num_actors`"
+    if spec.replay_size // spec.num_actors < fill:
+        raise ValueError(f"`replay_size` must hold the {num_filled:,} steps {before}; got {spec.replay_size}.")
+    if spec.num_steps <= num_filled:
+        raise ValueError(f"`num_steps` must be more than the {num_filled:,} steps {before}; got {spec.num_steps}.")
+    most = max(min(spec.num_steps, LONGEST_TICK), DEFAULT_TICK)
+    if spec.tick_steps > most:
+        raise ValueError(
+            f"`tick_steps` must be at most {most:,} in a run of {spec.num_steps:,} steps; got {spec.tick_steps:,}."
+        )
+    if spec.num_steps // spec.tick_steps >= MOST_TICKS:
+        least = spec.num_steps // MOST_TICKS + 1
+        raise ValueError(
+            f"`tick_steps` must be at least {least} for {spec.num_steps:,} steps; got {spec.tick_steps}."
+        )
+    # Checkpoints within a tick are numbered below TICK, two numbers per step of an actor.
+    most = TICK * spec.num_actors // 2
+    for name, num_steps in (("tick_steps", spec.tick_steps), ("fill", spec.fill)):
+        if num_steps >= most:
+            raise ValueError(f"`{name}` must be under {most:,} with {spec.num_actors} actors; got {num_steps:,}.")
+
+
+@contextmanager
+def explain_missing_package(spec: Plan) -> Generator[None, None, None]:
+    """Turn a missing package into an error about `env`, with the remedy."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"`env` {spec.env!r} cannot be made here: {error}") from error
+
+
+# -- the program ---------------------------------------------------------------------------------------------
+
+
+def program_spec(spec: Plan) -> ProgramSpec:
+    """Return the static part of a plan. Counts of all actors together become counts per actor."""
+    fill = max(math.ceil(spec.fill / spec.num_actors), spec.window + 1)
+    _check_sizes(spec, fill)
+    switching = None
+    if spec.exploration == "switching":
+        # App. F in the proportions of the run: a schedule lasts `epsilon_steps`, five times the switching period.
+        duration = max(1, spec.epsilon_steps // spec.num_actors)
+        switching = SwitchingEpsilon(duration=duration, period=max(1, duration // 5))
+    return ProgramSpec(
+        **_same_fields(ProgramSpec, spec, but="fill"),
+        capacity=spec.replay_size // spec.num_actors,
+        fill=fill,
+        switching=switching,
+        learner=LearnerSpec(**_same_fields(LearnerSpec, spec)),
+    )
+
+
+def _same_fields(cls: Any, spec: Plan, but: str = "") -> dict[str, Any]:
+    """Return the values of the plan for the fields of `cls` that have the same name."""
+    names = {field.name for field in dataclasses.fields(cls)} & vars(spec).keys() - {but}
+    return {name: getattr(spec, name) for name in names}
+
+
+def settings(specs: Sequence[Plan]) -> Settings:
+    """Return the numbers of plans, with a leading axis of members."""
+    one_trace = len({spec.trace for spec in specs}) == 1
+    every = [_settings(spec, one_trace=one_trace) for spec in specs]
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *every)
+
+
+def _settings(spec: Plan, *, one_trace: bool) -> Settings:
+    name = "one_step" if spec.trace == "dqn" else spec.trace
+    if not one_trace:
+        trace = TraceByIndex(np.int32(MARKOV.index(name)), np.float32(spec.lambda_))
+    else:
+        trace = as_trace(name, np.float32(spec.lambda_))
+    hyper = Hyper(
+        gamma=np.float32(spec.gamma),
+        step_size=np.float32(spec.step_size),
+        regularisation=np.float32(spec.regularisation),
+        trace=trace,
+        beta=np.float32(spec.beta),
+    )
+    return Settings(
+        hyper=hyper,
+        epsilon_start=np.float32(1.0),
+        epsilon_end=np.float32(spec.epsilon),
+        epsilon_steps=np.float32(spec.epsilon_steps),
+        annealing_steps=np.float32(spec.num_steps if spec.anneal else np.inf),
+        target_epsilon=np.float32(np.nan if spec.target_epsilon is None else spec.target_epsilon),
+    )
+
+
+def num_batch_entries(prog: Program, spec: Plan) -> int:
+    """Return how many numbers the network sees at once: observations, and about as many of its first layer."""
+    num_rows = prog.spec.updates * prog.spec.num_windows * (prog.spec.window + 1)
+    if not on_host(spec.env):
+        num_rows = max(num_rows, spec.evaluation_episodes)
+    return 2 * num_rows * math.prod(prog.env.observation.shape)
+
+
+def evaluation_key(spec: Plan, number: int) -> jax.Array:
+    """Return the random key of a member's evaluation: from its seed, independent of the keys of training."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(spec.seed), 1), number)
