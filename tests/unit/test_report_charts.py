@@ -17,7 +17,8 @@ from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.results import studies
 from offtrace.experiments.store import StoredRun, read
 from offtrace.report import charts, comparisons, curves
-from offtrace.report.opening import Point, lambda_panel
+from offtrace.report.findings import Contraction
+from offtrace.report.opening import Point, _theory_panel, lambda_panel
 from offtrace.scores import Comparison, Key, published_comparison
 
 NAN = math.nan
@@ -452,3 +453,14 @@ def test_whatever_is_in_a_name_it_is_drawn_as_it_is(place):
     drawn = set(root.itertext())
     assert set(HOSTILE[1:]) <= drawn
     assert any(text.startswith("<script>alert(") for text in drawn)
+
+
+def test_the_chart_of_theory_says_that_it_is_cut_off() -> None:
+    small = [
+        Contraction("a", trace, 0.5, norm, norm)
+        for trace, norm in (("retrace", 0.9), ("tree_backup", 0.9), ("q_lambda", 1.4))
+    ]
+    assert "drawn at" not in words(_theory_panel(small))
+    assert "Larger values are drawn at 3." in words(
+        _theory_panel([*small, Contraction("a", "q_lambda", 1.0, 11.8, 5.0)])
+    )

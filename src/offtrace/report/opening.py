@@ -72,10 +72,14 @@ def _theory_panel(found: Sequence[Contraction]) -> alt.LayerChart:
         lines[trace] = [
             Point(x, max(each.norm for each in found if each.trace == trace and each.lambda_ == x)) for x in lambdas
         ]
+    subtitle = f"Largest factor by which one step can multiply an error; the worst of {games}."
+    top = NORM_DOMAIN[1]
+    if any(point.value > top for points in lines.values() for point in points):
+        subtitle += f" Larger values are drawn at {top:g}."
     return lambda_panel(
         lines,
         title="In theory",
-        subtitle=f"Largest factor by which one step can multiply an error; the worst of {games}.",
+        subtitle=subtitle,
         y_title="‖A‖",
         domain=NORM_DOMAIN,
         reference=(1.0, "above 1 errors can grow"),
