@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from jax.errors import JaxRuntimeError
@@ -180,6 +180,34 @@ def _events(
 # -- a run ---------------------------------------------------------------------------------------------------
 
 
+@overload
+def train(
+    spec: TrainSpec,
+    output: str | Path | None = ...,
+    *,
+    resume: bool = ...,
+    allow_changes: bool = ...,
+    checkpoint_seconds: float = ...,
+    tensorboard: bool = ...,
+    watcher: Watcher | None = ...,
+    stop: Callable[[], bool] = ...,
+) -> Result: ...
+
+
+@overload
+def train(
+    spec: Sequence[TrainSpec],
+    output: str | Path | None = ...,
+    *,
+    resume: bool = ...,
+    allow_changes: bool = ...,
+    checkpoint_seconds: float = ...,
+    tensorboard: bool = ...,
+    watcher: Watcher | None = ...,
+    stop: Callable[[], bool] = ...,
+) -> list[Result]: ...
+
+
 def train(
     spec: TrainSpec | Sequence[TrainSpec],
     output: str | Path | None = None,
@@ -190,7 +218,7 @@ def train(
     tensorboard: bool = False,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Any:
+) -> Result | list[Result]:
     """Train the agent of a spec and return its `Result`; for a list of specs with the same shapes, a list of results.
 
     With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to
