@@ -33,7 +33,11 @@ def coefficients(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = 
     """
     pi = checked_policy(pi, mdp.shape, "pi")
     mu = checked_policy(mu, mdp.shape, "mu")
-    trace = as_trace(trace)
+    return coefficients_of(mdp, pi, mu, as_trace(trace), q)
+
+
+def coefficients_of(mdp: FiniteMDP, pi: np.ndarray, mu: np.ndarray, trace: Trace, q: Any = None) -> np.ndarray:
+    """Return `coefficients` for policies that have been checked."""
     if isinstance(trace, TrajectoryAware):
         raise TypeError(f"{type(trace).__name__} has no c(x, a): it depends on where a trajectory starts.")
     if np.ndim(trace.lambda_):
@@ -80,7 +84,7 @@ def general_operator(mdp: FiniteMDP, q: Any, *, pi: Any, mu: Any, trace: AnyTrac
     trace = as_trace(trace)
     if isinstance(trace, TrajectoryAware):
         return q + (trajectories.reach(mdp, pi=pi, mu=mu, trace=trace) @ change.ravel()).reshape(mdp.shape)
-    w = mu * coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q)
+    w = mu * coefficients_of(mdp, pi, mu, trace, q)
     _check_growth(mdp, w)
     return bellman.resolve(mdp, q, change, w, tol=tol)
 
@@ -98,13 +102,22 @@ def eta(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = None, tol
     """
     pi = checked_policy(pi, mdp.shape, "pi")
     mu = checked_policy(mu, mdp.shape, "mu")
-    stops = 1 - mdp.gamma * products.continuing_mass(mdp)
     trace = as_trace(trace)
     if isinstance(trace, TrajectoryAware):
-        return 1 - (trajectories.reach(mdp, pi=pi, mu=mu, trace=trace) @ stops.ravel()).reshape(mdp.shape)
-    w = mu * coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q)
+        reached = trajectories.reach(mdp, pi=pi, mu=mu, trace=trace)
+        return 1 - (reached @ _stopping(mdp).ravel()).reshape(mdp.shape)
+    return eta_of(mdp, mu * coefficients_of(mdp, pi, mu, trace, q), tol=tol)
+
+
+def eta_of(mdp: FiniteMDP, w: np.ndarray, *, tol: float = 1e-8) -> np.ndarray:
+    """Return η of a Markov trace from its weights w = μ c, (X, A)."""
     _check_growth(mdp, w)
-    return 1 - bellman.resolve(mdp, np.zeros(mdp.shape), stops, w, tol=tol)
+    return 1 - bellman.resolve(mdp, np.zeros(mdp.shape), _stopping(mdp), w, tol=tol)
+
+
+def _stopping(mdp: FiniteMDP) -> np.ndarray:
+    """Return 1 − γ times the probability that a step does not end its episode, (X, A)."""
+    return 1 - mdp.gamma * products.continuing_mass(mdp)
 
 
 def a_matrix(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = None) -> np.ndarray:
@@ -135,7 +148,7 @@ def reach(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = None) -
     trace = as_trace(trace)
     if isinstance(trace, TrajectoryAware):
         return trajectories.reach(mdp, pi=pi, mu=mu, trace=trace)
-    w = mu * coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q)
+    w = mu * coefficients_of(mdp, pi, mu, trace, q)
     _check_growth(mdp, w)
     bellman.check_episodes_end(mdp, w)
     matrix = bellman.weighted(mdp, w)
@@ -165,14 +178,14 @@ def correction_moments(mdp: FiniteMDP, q: Any, *, pi: Any, mu: Any, trace: AnyTr
     q = bellman.values(mdp, q)
     pi = checked_policy(pi, mdp.shape, "pi")
     mu = checked_policy(mu, mdp.shape, "mu")
-    return moments(mdp, q, pi, mu, coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q), tol=tol)
+    return moments(mdp, q, pi, mu, coefficients_of(mdp, pi, mu, as_trace(trace), q), tol=tol)
 
 
 def trace_moments(mdp: FiniteMDP, *, pi: Any, mu: Any, trace: AnyTrace, q: Any = None, tol: float = 1e-8) -> Moments:
     """Return the exact mean and variance of Σ_t γ^t c_1…c_t, the discounted sum of the products of traces."""
     pi = checked_policy(pi, mdp.shape, "pi")
     mu = checked_policy(mu, mdp.shape, "mu")
-    return moments(mdp, None, pi, mu, coefficients(mdp, pi=pi, mu=mu, trace=trace, q=q), tol=tol)
+    return moments(mdp, None, pi, mu, coefficients_of(mdp, pi, mu, as_trace(trace), q), tol=tol)
 
 
 def moments(

@@ -128,11 +128,10 @@ MAX_POWERS = 500
 def markov_row(problem: Problem, name: str, lambda_: float | None, trace: Trace) -> SafetyRow:
     """Return the row of a Markov trace, computed exactly by linear algebra."""
     mdp, pi, mu = problem.mdp, problem.pi, problem.mu
-    given: dict[str, Any] = {"pi": pi, "mu": mu, "trace": trace, "q": problem.greedy_q}
-    c = general.coefficients(mdp, **given)
+    c = general.coefficients_of(mdp, pi, mu, trace, problem.greedy_q)
     w = mu * c
     covered = bool((w <= pi + ROUNDING).all())
-    eta = general.eta(mdp, **given)
+    eta = general.eta_of(mdp, w)
     small = products.is_small(mdp)
     radius = spectrum.contraction_radius(mdp, pi, w) if small else None
     norms = spectrum.contraction_norms(mdp, pi, w) if radius is not None and radius < 1 else iter(())
@@ -258,8 +257,8 @@ def largest_lambda(problem: Problem, make: Callable[[float], Trace]) -> float:
     """Return the largest λ up to which iterating R converges, to 1e-3: in steps of 0.1, then by bisection."""
 
     def diverges(lambda_: float) -> bool:
-        given = {"pi": problem.pi, "mu": problem.mu, "trace": make(lambda_), "q": problem.greedy_q}
-        w = problem.mu * general.coefficients(problem.mdp, **given)
+        c = general.coefficients_of(problem.mdp, problem.pi, problem.mu, make(lambda_), problem.greedy_q)
+        w = problem.mu * c
         return spectrum.contraction_radius(problem.mdp, problem.pi, w) >= 1
 
     good, bad = 0.0, None
