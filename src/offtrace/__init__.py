@@ -101,6 +101,9 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(
                 f"`ot.{name}` needs an extra: pip install 'offtrace[agent]' ({missing})"
             ) from missing
+    for cls in TRACES.values():  # so that a new row of the table is public at once
+        if cls.__name__ == name:
+            return cls
     raise AttributeError(f"module 'offtrace' has no attribute {name!r}")
 
 

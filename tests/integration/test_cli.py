@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from offtrace.cli import VERBS, main
+from offtrace.cli import COMMANDS, main
 from offtrace.cli.streams import print_json
 
 EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
@@ -50,29 +50,29 @@ def test_bench_lists_and_refuses(tmp_path: Path) -> None:
 def test_help_lists_the_verbs(arguments: list[str], tmp_path: Path) -> None:
     done = offtrace(*arguments, cwd=tmp_path)
     assert done.returncode == 0
-    assert all(f" {verb} " in done.stdout for verb in VERBS)
-    assert "Example:" not in done.stdout, "the list has one sentence per verb"
+    assert all(f" {command} " in done.stdout for command in COMMANDS)
+    assert "Example:" not in done.stdout, "the list has one sentence per command"
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_verb_fits_80_columns_and_has_an_example(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
-        main([verb, "--help"])
+        main([command, "--help"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
     assert max(map(len, text.splitlines())) <= 80
-    assert f"Example: offtrace {verb} " in text
+    assert f"Example: offtrace {command} " in text
     assert "\n\n\n" not in text
 
 
 def test_an_option_means_the_same_in_all_verbs() -> None:
     """One name for one thing: plural where several values are meant, `num_` before a count."""
     kinds: dict[str, set[str]] = {}
-    for verb in VERBS.values():
-        for name, parameter in inspect.signature(verb).parameters.items():
+    for command in COMMANDS.values():
+        for name, parameter in inspect.signature(command).parameters.items():
             text = str(parameter.annotation)
             kinds.setdefault(name, set()).add("several" if "tuple[" in text else "one")
     assert {name for name, kind in kinds.items() if len(kind) > 1} == set()
@@ -163,7 +163,7 @@ def test_signals_interrupt_verbs_that_save_nothing(name: str, tmp_path: Path) ->
     """Cleanly, with the exit code of Ctrl-C."""
     kills = (
         "import os, signal; from offtrace import cli; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
-        f"cli.VERBS['bench'] = lambda: os.kill(os.getpid(), signal.{name}); cli.main(['bench'])"
+        f"cli.COMMANDS['bench'] = lambda: os.kill(os.getpid(), signal.{name}); cli.main(['bench'])"
     )
     done = subprocess.run([sys.executable, "-c", kills], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (130, "offtrace: interrupted\n")
@@ -173,7 +173,7 @@ def test_an_ignored_hang_up_stays_ignored(tmp_path: Path) -> None:
     """As under `nohup`."""
     survives = (
         "import os, signal; from offtrace import cli; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
-        "cli.VERBS['bench'] = lambda: os.kill(os.getpid(), signal.SIGHUP); cli.main(['bench']); print('done')"
+        "cli.COMMANDS['bench'] = lambda: os.kill(os.getpid(), signal.SIGHUP); cli.main(['bench']); print('done')"
     )
     done = subprocess.run([sys.executable, "-c", survives], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -110,10 +110,6 @@ def test_lists_are_taken_by_traces_that_read_q(cls):
     np.testing.assert_array_equal(c, [0.5])  # greedy, and all that π takes
 
 
-def test_every_markov_trace_has_numbers_by_hand():
-    assert {type(trace) for trace, _ in BY_HAND} | {ot.Watkins, ot.SoftWatkins} == set(MARKOV)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_tiny_mu_makes_retrace_lambda_exactly(dtype):
     mu_a = np.array([np.finfo(dtype).tiny, np.finfo(dtype).smallest_subnormal], dtype)

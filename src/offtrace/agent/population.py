@@ -1,6 +1,7 @@
-"""The program of `program` for a population: every leaf has a leading axis of members.
+"""The program of `program.py` for a population: every leaf has a leading axis of members.
 
-The exceptions are the clocks, which all members share. One run alone is a population of one.
+The exceptions are the counters of steps and updates (`clocks`), which all members share. A single
+run is a population of one.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""The compiled program of one agent: act, store, learn, probe. Both runtimes run it.
+"""The compiled program of one agent: act, store, learn, probe. `synchronous.py` and `host.py` run it.
 
-One iteration is `rounds` steps of all actors, then `updates` updates of the learner: one update per
-`steps_per_update` environment steps. Functions are pure, of a `Program` (static), `Settings`
+One iteration is `rounds` steps of all actors, then `updates` updates of the learner. This makes one
+update per `steps_per_update` environment steps. Functions are pure, of a `Program` (static), `Settings`
 (numbers) and a `Member` (state):
 
     choose    a ~ μ, with μ(a)  ─┐
@@ -10,7 +10,7 @@ One iteration is `rounds` steps of all actors, then `updates` updates of the lea
     learn     windows from replay, `updates` updates
     probe     metrics of a large batch; changes nothing
 
-`population` applies these functions to a population.
+`population.py` applies these functions to all members of a population.
 """
 
 import functools

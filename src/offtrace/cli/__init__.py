@@ -1,4 +1,4 @@
-"""The command line: one module per verb, which parses, calls the library and prints.
+"""The command line: one module per command, which parses, calls the library and prints.
 
 Exit codes: 0 done, 2 wrong input, 3 something failed while running, 130 interrupted (`exit_codes`).
 """
@@ -15,7 +15,7 @@ from offtrace.cli.interrupts import interrupt_on_signals
 from offtrace.cli.parsing import parse
 from offtrace.cli.streams import discard, make_readable
 
-VERBS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce.reproduce,
     "train": train.train,
     "sweep": sweep.sweep,
@@ -28,7 +28,7 @@ VERBS: dict[str, Callable[..., None]] = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one verb and exit with its code."""
+    """Run one command and exit with its code."""
     if arguments is None:
         arguments = sys.argv[1:]
     make_readable()
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"offtrace {ot.__version__}")
         return
     try:
-        parse(arguments or ["--help"], VERBS)()
+        parse(arguments or ["--help"], COMMANDS)()
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be gone
             print("offtrace: interrupted", file=sys.stderr)

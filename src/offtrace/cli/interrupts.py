@@ -1,6 +1,6 @@
-"""Stopping: signals, and how the verbs that save their work learn of them.
+"""Stopping: signals, and how the commands that save their work learn of them.
 
-Verbs that have nothing to save are interrupted by an exception (`interrupt_on_signals`). Those that save, `train`,
+Commands that have nothing to save are interrupted by an exception (`interrupt_on_signals`). Those that save, `train`,
 `sweep` and `reproduce`, ask between two steps whether they should stop (`stop_requests`).
 """
 

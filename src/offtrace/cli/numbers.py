@@ -1,4 +1,4 @@
-"""Numbers and texts as the verbs print them."""
+"""Numbers and texts as the commands print them."""
 
 import math
 

@@ -15,26 +15,26 @@ import tyro
 
 from offtrace.cli.exit_codes import WRONG_INPUT
 
-Verb = Callable[..., None]
+Command = Callable[..., None]
 
 DESCRIPTION = """Multi-step off-policy reinforcement learning, after Munos et al. (2016).
 
-`offtrace VERB --help` describes a verb and its options; `offtrace --version` prints the version."""
+`offtrace COMMAND --help` describes a command and its options; `offtrace --version` prints the version."""
 KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 MAX_SHOWN = 60
 """Most characters of a wrong value that are shown."""
 
 
-def parse(arguments: Sequence[str], verbs: Mapping[str, Verb]) -> Callable[[], None]:
-    """Return the verb with its arguments, to be called; raise a ValueError on one line if they are wrong."""
+def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> Callable[[], None]:
+    """Return the command with its arguments, to be called; raise a ValueError on one line if they are wrong."""
     _check_no_empty_path(arguments)
-    is_verb = bool(arguments) and arguments[0] in verbs
+    is_command = bool(arguments) and arguments[0] in commands
     box = io.StringIO()
     shown = _HelpBuffer(sys.stdout)
     try:
         with redirect_stdout(shown), redirect_stderr(box):
             return tyro.extras.subcommand_cli_from_dict(
-                {name: _deferred(verb, is_brief=not is_verb) for name, verb in verbs.items()},
+                {name: _deferred(command, is_brief=not is_command) for name, command in commands.items()},
                 prog="offtrace",
                 description=DESCRIPTION,
                 args=list(arguments),
@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str], verbs: Mapping[str, Verb]) -> Callable[[], N
         if end.code != WRONG_INPUT:
             print(_wrapped(shown.text(), shutil.get_terminal_size().columns))
             raise
-        raise ValueError(_one_line(box.getvalue(), arguments, verbs)) from None
+        raise ValueError(_one_line(box.getvalue(), arguments, commands)) from None
 
 
 class _HelpBuffer(io.TextIOWrapper):
@@ -76,18 +76,18 @@ def _wrapped(help_text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _deferred(verb: Verb, *, is_brief: bool) -> Callable[..., Callable[[], None]]:
-    """Wrap a verb so that tyro only binds its arguments: it is called after parsing, when errors are ours.
+def _deferred(command: Command, *, is_brief: bool) -> Callable[..., Callable[[], None]]:
+    """Wrap a command so that tyro only binds its arguments: it is called after parsing, when errors are ours.
 
-    With `is_brief`, for the list of verbs, its help is the first line.
+    With `is_brief`, for the list of commands, its help is the first line.
     """
 
-    @functools.wraps(verb)
+    @functools.wraps(command)
     def bind(*args: Any, **kwargs: Any) -> Callable[[], None]:
-        return functools.partial(verb, *args, **kwargs)
+        return functools.partial(command, *args, **kwargs)
 
     if is_brief:
-        bind.__doc__ = (verb.__doc__ or "").partition("\n")[0]
+        bind.__doc__ = (command.__doc__ or "").partition("\n")[0]
     return bind
 
 
@@ -117,19 +117,19 @@ def _check_no_empty_path(arguments: Sequence[str]) -> None:
 #     ╰─────────────────────────────────────────╯
 
 
-def _one_line(box: str, arguments: Sequence[str], verbs: Mapping[str, Verb]) -> str:
+def _one_line(box: str, arguments: Sequence[str], commands: Mapping[str, Command]) -> str:
     """Return the sentence that matters out of tyro's box."""
     first, *others = _parts(box) or [""]
     whole = " ".join([first, *others])
-    verb = arguments[0] if arguments and arguments[0] in verbs else ""
-    see = f" See `offtrace {verb} --help`." if verb else " See `offtrace --help`."
+    command = arguments[0] if arguments and arguments[0] in commands else ""
+    see = f" See `offtrace {command} --help`." if command else " See `offtrace --help`."
     wrong_type = _wrong_type(first, whole, arguments)
     if wrong_type:
         return wrong_type + see
     similar = re.findall(r"(--(?!help )[\w-]+) ", whole.partition("Perhaps you meant:")[2])
     hint = f" Did you mean {similar[0]}?" if similar else ""
     if "Available subcommands" in whole:
-        hint += f" Valid options: {', '.join(verbs)}."
+        hint += f" Valid options: {', '.join(commands)}."
     return f"{first[:400].strip().rstrip('.')}.{hint}{see}"
 
 

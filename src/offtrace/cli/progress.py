@@ -1,4 +1,4 @@
-"""The progress bar of all verbs; where there is no terminal, a sweep prints lines instead."""
+"""The progress bar of all commands; where there is no terminal, a sweep prints lines instead."""
 
 import sys
 import time

@@ -1,7 +1,7 @@
 """Output streams: consoles, JSON, and characters that a terminal's encoding lacks.
 
 A stream that cannot encode λ gets the word lambda. A stream whose reader has gone, as in
-`offtrace train … | head`, is replaced by the null device, so that a verb can still save its work.
+`offtrace train … | head`, is replaced by the null device, so that a command can still save its work.
 """
 
 import codecs

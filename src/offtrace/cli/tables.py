@@ -1,4 +1,4 @@
-"""The table style of all verbs, and cells that several of them have."""
+"""The table style of all commands, and cells that several of them have."""
 
 from rich import box
 from rich.table import Table

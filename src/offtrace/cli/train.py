@@ -33,7 +33,7 @@ def train(
     """Train one agent: Retrace by default, with settings that suit the environment.
 
     Ctrl-C stops and saves the run. The same command with --resume continues it; the result is the same as without the
-    stop. Options you omit then keep the values of the saved run.
+    stop. Repeat the options you gave; those with the default "what suits the environment" may be omitted.
 
     Example: offtrace train CartPole-v1
 

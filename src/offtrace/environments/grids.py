@@ -59,7 +59,8 @@ class Catch:
         state = Fall(state.row + 1, state.column, paddle)
         landed = state.row == self.rows - 1
         caught = jnp.where(state.column == paddle, jnp.float32(1), jnp.float32(-1))
-        return Step(state, self._planes(state), jnp.where(landed, caught, 0), landed, jnp.bool_(False))
+        reward = jnp.where(landed, caught, 0)
+        return Step(state, self._planes(state), reward, terminated=landed, truncated=jnp.bool_(False))
 
     def _planes(self, state: Fall) -> Array:
         ball = _plane(self.rows, self.columns, state.row, state.column)
@@ -123,7 +124,8 @@ class DeepSea:
         reward = treasure - jnp.where(goes_right, jnp.float32(0.01 / self.size), jnp.float32(0))
         column = jnp.clip(state.column + jnp.where(goes_right, 1, -1), 0, last)
         state = Place(state.row + 1, column, state.time + 1)
-        return Step(state, self._planes(state), reward, state.row == self.size, jnp.bool_(False))
+        is_over = state.row == self.size
+        return Step(state, self._planes(state), reward, terminated=is_over, truncated=jnp.bool_(False))
 
     def _planes(self, state: Place) -> Array:
         return _plane(self.size, self.size, state.row, state.column)[..., None]
@@ -159,7 +161,8 @@ class Cliff:
         state = Place(row, column, state.time + 1)
         reward = jnp.where(falls, jnp.float32(-100), jnp.float32(-1))
         planes = _plane(4, 12, row, column)[..., None]
-        return Step(state, planes, reward, arrives, jnp.bool_(state.time >= self.time_limit))
+        truncated = jnp.bool_(state.time >= self.time_limit)
+        return Step(state, planes, reward, terminated=arrives, truncated=truncated)
 
 
 def _plane(rows: int, columns: int, row: Array, column: Array) -> Array:

@@ -308,8 +308,8 @@ def _step(world: World, state: MDPState, action: Array, key: Array) -> Step:
         MDPState(x, time),
         jnp.asarray(world.observation)[x],
         jnp.asarray(world.reward)[place],
-        jnp.asarray(world.ends)[place],
-        time >= world.time_limit,
+        terminated=jnp.asarray(world.ends)[place],
+        truncated=time >= world.time_limit,
     )
 
 

@@ -52,7 +52,11 @@ class CartPole:
         terminated = (jnp.abs(x[0]) > 2.4) | (jnp.abs(x[2]) > 12 * 2 * np.pi / 360)
         time = state.time + 1
         return Step(
-            Motion(x, time), x.astype(jnp.float32), jnp.float32(1), terminated, jnp.bool_(time >= self.time_limit)
+            Motion(x, time),
+            x.astype(jnp.float32),
+            jnp.float32(1),
+            terminated=terminated,
+            truncated=jnp.bool_(time >= self.time_limit),
         )
 
 
@@ -76,7 +80,11 @@ class MountainCar:
         terminated = (x[0] >= 0.5) & (x[1] >= 0)
         time = state.time + 1
         return Step(
-            Motion(x, time), x.astype(jnp.float32), jnp.float32(-1), terminated, jnp.bool_(time >= self.time_limit)
+            Motion(x, time),
+            x.astype(jnp.float32),
+            jnp.float32(-1),
+            terminated=terminated,
+            truncated=jnp.bool_(time >= self.time_limit),
         )
 
 
@@ -100,7 +108,8 @@ class Acrobot:
         terminated = -jnp.cos(x[0]) - jnp.cos(x[1] + x[0]) > 1
         reward = jnp.where(terminated, jnp.float32(0), jnp.float32(-1))
         time = state.time + 1
-        return Step(Motion(x, time), _links(x), reward, terminated, jnp.bool_(time >= self.time_limit))
+        truncated = jnp.bool_(time >= self.time_limit)
+        return Step(Motion(x, time), _links(x), reward, terminated=terminated, truncated=truncated)
 
 
 # -- the physics: state and action in, state out ---------------------------------------------------

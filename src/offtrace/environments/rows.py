@@ -3,6 +3,7 @@
     actor = begin(env, key)
     actor, row, ended = advance(env, actor, action)
 
+The environment's `step` decides `terminated` and `truncated`; only the first sets `continues` to False.
 Both are pure functions of one actor: `vmap` them over actors and runs, and `lax.scan` over time.
 """
 

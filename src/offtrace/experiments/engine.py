@@ -1,9 +1,9 @@
-"""Trains the runs of a sweep that are missing in its store, on this machine; `cluster` does so on a Ray cluster.
+"""Trains the runs of a sweep that its store does not have yet, on this machine; `cluster` uses a Ray cluster.
 
-Runs that can share a program are trained as one population. Each population has a process of its
-own or, on an accelerator, they are trained one after the other in this process. A population is
-saved as it goes, in a folder beside the store. After a crash of its process or of the machine it
-is resumed when the sweep is run again.
+Runs that can share a program are trained as one population. On a CPU each population has its own
+process; on an accelerator, populations are trained in turn in this process. A population is saved
+as it goes, in a folder beside the store. After a crash of its process or of the machine it is
+resumed when the sweep is run again.
 """
 
 import os

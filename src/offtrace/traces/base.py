@@ -59,7 +59,7 @@ class Trace:
     needs_q: ClassVar[bool] = False
     """Reads `q`, `pi` and `a` as well."""
     takes_densities: ClassVar[bool] = True
-    """Log-densities will do for `log_pi_a` and `log_mu_a`; otherwise they must be log-probabilities."""
+    """`log_pi_a` and `log_mu_a` may be log-densities; otherwise they must be log-probabilities."""
     markov: ClassVar[bool] = True
     """c_s depends on (x_s, a_s) alone, not on the start of the trajectory."""
     safe: ClassVar[bool] = False
@@ -90,12 +90,12 @@ class Trace:
 
     @property
     def reads_mu(self) -> bool:
-        """True if μ(a_t|x_t) is read where it is given; `needs_mu` says that it must be given."""
+        """True if μ(a_t|x_t) is used when it is given; `needs_mu`: it must be given."""
         return self.needs_mu
 
     @property
     def reads_q(self) -> bool:
-        """True if `q`, `pi` and `a` are read where they are given; `needs_q` says that they must be given."""
+        """True if `q`, `pi` and `a` are used when they are given; `needs_q`: they must be given."""
         return self.needs_q
 
     def parameters(self) -> tuple[Any, ...]:

@@ -5,8 +5,8 @@
     next_beta, is_cut  the β recursion of trajectory-aware traces (`beta.py` has it for arrays)
 
 The kernels of `returns` and `online` both call these. They are inlined into the caller, so a `kind`
-that the caller knows when it is compiled costs nothing. Importing this module loads Numba;
-`offtrace.traces` does not import it.
+that is constant at compile time costs nothing. A trace without a formula here works, too.
+Importing this module loads Numba; `offtrace.traces` does not import it.
 """
 
 import numpy as np

@@ -31,9 +31,9 @@ class Signature(NamedTuple):
 class FunctionTrace(Trace):
     """A function that returns c, one per step. `as_trace` makes it; the function keeps its own λ, if it has one.
 
-    The function is called by name, with the arrays among `pi_a, mu_a, log_pi_a, log_mu_a, q, pi, a` that its
-    signature has. A parameter without a default must be given; one with a default is passed where it is given, and
-    so are the likelihoods to a function with `**kwargs`. All other parameters need a default.
+    The function is called with keyword arguments: those of `pi_a, mu_a, log_pi_a, log_mu_a, q, pi, a` that it has as
+    parameters. A parameter without a default is required; one with a default is passed if the array is given. A
+    function with `**kwargs` gets the likelihoods that are given. All other parameters need a default.
 
     >>> trace = FunctionTrace(lambda pi_a, mu_a: 0.5 * pi_a)
     >>> trace.needs_mu, trace.needs_q

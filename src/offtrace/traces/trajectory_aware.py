@@ -96,7 +96,7 @@ class TruncatedIS(TrajectoryAware):
 
 @dataclass(frozen=True)
 class RBIS(TrajectoryAware):
-    """β_t = min(λ^t, β_{t−1} ρ_t): the largest safe trace under λ^t, never below Retrace's."""
+    """β_t = min(λ^t, β_{t−1} ρ_t): the largest safe β with β_t ≤ λ^t, never smaller than Retrace's."""
 
     name = "rbis"
     title = "RBIS(λ)"
