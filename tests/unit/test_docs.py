@@ -64,3 +64,10 @@ def test_every_test_that_the_page_of_reliability_names_exists() -> None:
                 missing.append(f"{file or section}::{test}")
     assert missing == []
     assert num_named > 80
+
+
+def test_headings_of_a_page_are_unique() -> None:
+    """Two headings of one name are a sign of a section that is there twice, and have one anchor."""
+    for path in (BUILD / "README.md", *(BUILD / "docs").glob("*.md")):
+        headings = re.findall(r"^#+ .*$", re.sub(r"```.*?```", "", path.read_text(), flags=re.S), re.M)
+        assert len(headings) == len(set(headings)), path.name

@@ -20,9 +20,14 @@ from offtrace.traces import TRACES, as_trace, check_name
 
 EXPLORATIONS = ("linear", "switching")
 
-CHOSEN = tyro.conf.arg(help_behavior_hint="(default: what suits the environment)")
-Whole = Annotated[int | None, CHOSEN]
-Number = Annotated[float | None, CHOSEN]
+
+def _chosen(metavar: str) -> Any:
+    """Return the annotation of an option whose default depends on the environment."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="(default: what suits the environment)")
+
+
+Whole = Annotated[int | None, _chosen("INT")]
+Number = Annotated[float | None, _chosen("FLOAT")]
 
 
 @dataclass(frozen=True)
@@ -74,13 +79,13 @@ class TrainSpec:
     """Final ε of the exploration; it starts at 1."""
     epsilon_steps: Whole = None
     """Environment steps over which ε decreases from 1."""
-    target_policy: Annotated[str | None, CHOSEN] = None
+    target_policy: Annotated[str | None, _chosen("NAME")] = None
     """Target policy π: `exploration`, the current exploration policy (App. F), `greedy`, or `softmax`."""
     target_epsilon: float | None = None
     """ε of an `exploration` target policy; None means the current ε of the behaviour, as in App. F."""
     beta: float = 1.0
     """Inverse temperature of a `softmax` target policy."""
-    double: Annotated[bool | None, CHOSEN] = None
+    double: Annotated[bool | None, _chosen("{True,False}")] = None
     """Compute π from the values of the online network (Deviation D12); DQN does not."""
     clamp: float | None = 1.0
     """Bound on |ΔQ|; None for no bound."""
@@ -92,7 +97,7 @@ class TrainSpec:
     """Bound on |reward| for learning; None for no bound. Reported returns are raw."""
     network: str = "auto"
     """Network: `mlp`, `minatar`, `dqn`, or `auto`, which goes by the observations."""
-    hidden_sizes: Annotated[tuple[int, ...] | None, CHOSEN] = None
+    hidden_sizes: Annotated[tuple[int, ...] | None, _chosen("INT …")] = None
     """Widths of the hidden layers of `mlp`."""
     precision: str = "float32"
     """Precision of the network: `float32`, or `bfloat16`, which is faster on accelerators."""
