@@ -68,6 +68,7 @@ def test_every_test_that_the_page_of_reliability_names_exists() -> None:
 
 def test_headings_of_a_page_are_unique() -> None:
     """Two headings of one name are a sign of a section that is there twice, and have one anchor."""
-    for path in (BUILD / "README.md", *(BUILD / "docs").glob("*.md")):
+    root = BUILD.parents[1]
+    for path in (root / "README.md", *(root / "docs").glob("*.md")):
         headings = re.findall(r"^#+ .*$", re.sub(r"```.*?```", "", path.read_text(), flags=re.S), re.M)
         assert len(headings) == len(set(headings)), path.name
