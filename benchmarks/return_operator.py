@@ -258,7 +258,7 @@ BENCHMARK = Benchmark(
     answer=definition,
     contenders={
         "offtrace": ours,
-        "offtrace, input checks": ours_checked,
+        "offtrace, checked": ours_checked,
         "offtrace, torch": ours_torch,
         "offtrace, jax.jit": ours_jax,
         "rlax retrace, jit": rlax_retrace,

@@ -142,7 +142,7 @@ BENCHMARK = Benchmark(
     problem=lambda shape: shape,
     contenders={
         "offtrace, torch": ours,
-        "offtrace, input checks": lambda shape: ours(shape, validate=True),
+        "offtrace, checked": lambda shape: ours(shape, validate=True),
         "offtrace, jax.jit": ours_jax,
         "rlax q and v, jit": rlax_returns,
         "torch loop": torch_loop,

@@ -113,7 +113,7 @@ BENCHMARK = Benchmark(
     answer=definition,
     contenders={
         "offtrace": ours,
-        "offtrace, input checks": ours_checked,
+        "offtrace, checked": ours_checked,
         "NumPy, one start at a time": numpy_double_loop,
         "NumPy, all starts": numpy_all_starts,
     },

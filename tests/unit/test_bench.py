@@ -261,14 +261,14 @@ def test_without_an_output_folder_nothing_is_written(tmp_path: Path, monkeypatch
 
 def test_the_table_fits_80_columns_without_cutting_words() -> None:
     ours = ("offtrace", "offtrace, torch", "offtrace, jax.jit")
-    contenders = dict.fromkeys((*ours, "offtrace, input checks"), lambda x: lambda: 2 * x)
+    contenders = dict.fromkeys((*ours, "offtrace, checked"), lambda x: lambda: 2 * x)
     floors = {"read, all threads": lambda x: lambda: None}
     asked = benchmark(contenders=contenders, ours=ours, floors=floors)
     row = bench.measure_row(asked, 1)
     to = console()
     to.print(verb.table(bench.Result(asked, False, "", {}, (row,), True)))
     assert "…" not in printed(to)
-    assert "  offtrace, input checks " in printed(to)
+    assert "  offtrace, checked " in printed(to)
 
 
 # -- the benchmarks there are --------------------------------------------------------------------------------
