@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "likelihoods": {"arrays", "errors"},
     "traces": {"arrays", "errors", "likelihoods", "kernels"},
     "threads": set(),
+    "imports": set(),
     "kernels": set(),
     "files": set(),
     "writing": set(),
