@@ -30,6 +30,8 @@ from offtrace.online.policy_sequences import FIXED, MIXTURE, SOFTMAX
 from offtrace.online.simulate import act, best_action, choice, expect, fill_row, probability_of, transition
 from offtrace.traces.formulas import (
     FIRST_TRAJECTORY_AWARE,
+    KIND_RBIS,
+    KIND_RECURSIVE_RETRACE,
     KIND_SOFT_WATKINS,
     KIND_TRUNCATED_IS,
     is_cut,
@@ -185,7 +187,13 @@ def learn_forward(
             correction = delta[j] + (gamma * c_ahead * correction if c_ahead != 0 else 0.0)
             c_ahead = c[j]
         elif counts[j] != 0:
-            correction = sum_ahead(gamma, kind, lambda_, delta, c, j, num_steps)
+            # a constant kind per call, so each inlined loop is free of branches
+            if kind == KIND_RECURSIVE_RETRACE:
+                correction = sum_ahead(gamma, KIND_RECURSIVE_RETRACE, lambda_, delta, c, j, num_steps)
+            elif kind == KIND_TRUNCATED_IS:
+                correction = sum_ahead(gamma, KIND_TRUNCATED_IS, lambda_, delta, c, j, num_steps)
+            else:
+                correction = sum_ahead(gamma, KIND_RBIS, lambda_, delta, c, j, num_steps)
         if counts[j] != 0:
             bound = visits_here[pairs[j]] if visits_here.size > 0 else 0
             alpha = step_size(scale, power, visits[pairs[j]] + offset, bound)

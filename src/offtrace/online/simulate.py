@@ -63,9 +63,10 @@ def choice(words, cumulative, start, stop):
         return start
     mark = uniform(words) * cumulative[stop - 1]
     if stop - start <= 8:
-        while cumulative[start] <= mark:
-            start += 1
-        return start
+        drawn = start
+        for i in range(start, stop - 1):  # without a branch, which would be mispredicted
+            drawn += 1 if cumulative[i] <= mark else 0
+        return drawn
     low, high = start, stop - 1
     while low < high:
         middle = (low + high) // 2
