@@ -5,7 +5,11 @@ import signal
 import sys
 from collections.abc import Generator
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("offtrace", deadline=None)  # a first call compiles, and machines may be busy
+hypothesis.settings.load_profile("offtrace")
 
 
 def pytest_configure(config: pytest.Config) -> None:
