@@ -39,7 +39,12 @@ WRONG: list[tuple[str, Any, str]] = [
     *((name, value, "a finite number above 0") for name in POSITIVE for value in (0, -1.0, math.inf, math.nan, "1")),
     *((name, value, "one of ") for name in CHOICES for value in ("", "nonsense", 3)),
     *((name, value, "True or False") for name in SWITCHES for value in (1, "yes")),
-    *(("options", value, "a dict from names") for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})),
+    *(
+        (name, value, "a dict from names")
+        for name in ("options", "trace_options")
+        for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})
+    ),
+    *((name, value, "a text") for name in ("trace_source", "trace_title") for value in (None, 3)),
     *(("hidden_sizes", value, "whole numbers of at least 1") for value in ((), (0,), (2.0,), ("3",), (True,))),
     *((name, 2**31, "under 2³¹") for name in ("seed", "num_steps")),
     *(("env", value, "the name of an environment") for value in ("", None, 3)),
@@ -65,8 +70,8 @@ def test_only_the_seed_and_the_ticks_between_evaluations_may_be_0(name: str) -> 
 
 def test_every_field_has_a_rule() -> None:
     """A new field needs an input check."""
-    ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "trace", "hidden_sizes", "options"}
-    assert ruled == set(FIELDS)
+    others = {"env", "trace", "hidden_sizes", "options", "trace_options", "trace_source", "trace_title"}
+    assert {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, *others} == set(FIELDS)
 
 
 @pytest.mark.parametrize("name", [name for name, f in FIELDS.items() if f.default is not None and name != "clamp"])

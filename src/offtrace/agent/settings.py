@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from offtrace.agent.learner import MARKOV, Hyper, LearnerSpec, TraceByIndex
+from offtrace.agent.learner import MARKOV, Batch, Hyper, LearnerSpec, TraceByIndex, batch_targets
+from offtrace.agent.own_traces import made
 from offtrace.agent.program import Program, ProgramSpec, Settings
 from offtrace.agent.runs import TICK
 from offtrace.agent.schedules import SwitchingEpsilon
 from offtrace.agent.spec import DEFAULT_TICK, Plan, differences
 from offtrace.environments import on_host, program_shape
-from offtrace.traces import as_trace
+from offtrace.traces import TRACES, Trace
 
 NUMBERS = (
     "trace",
@@ -60,11 +61,17 @@ def check_shapes(specs: Sequence[Plan]) -> None:
                     f"`{name}` must be the same for all members of a population; got {one!r} and {other!r}. "
                     "Train them separately."
                 )
-        for name in (first.trace, spec.trace):
-            if first.trace != spec.trace and name not in MARKOV:
+        for one in (first, spec):
+            if first.trace != spec.trace and not has_common_trace(one):
                 raise ValueError(
-                    f"`trace` must be Markov in a population of several traces; got {name!r}. Train them separately."
+                    "`trace` must be a Markov trace of `ot.TRACES`, without `trace_options`, in a population of "
+                    f"several traces; got {one.trace!r}. Train them separately."
                 )
+
+
+def has_common_trace(spec: Plan) -> bool:
+    """Return whether members with other traces can be in one program with this one."""
+    return isinstance(spec.trace, str) and spec.trace in MARKOV and not spec.trace_options
 
 
 def _check_sizes(spec: Plan, fill: int) -> None:
@@ -130,17 +137,18 @@ def _same_fields(cls: Any, spec: Plan, but: str = "") -> dict[str, Any]:
 
 def settings(specs: Sequence[Plan]) -> Settings:
     """Return the numbers of plans, with a leading axis of members."""
-    one_trace = len({spec.trace for spec in specs}) == 1
+    one_trace = all(spec.trace == specs[0].trace for spec in specs)
     every = [_settings(spec, one_trace=one_trace) for spec in specs]
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *every)
 
 
 def _settings(spec: Plan, *, one_trace: bool) -> Settings:
-    name = "one_step" if spec.trace == "dqn" else spec.trace
     if not one_trace:
-        trace = TraceByIndex(np.int32(MARKOV.index(name)), np.float32(spec.lambda_))
+        trace = TraceByIndex(np.int32(MARKOV.index(spec.trace)), np.float32(spec.lambda_))
     else:
-        trace = as_trace(name, np.float32(spec.lambda_))
+        trace = made(spec.trace, np.float32(spec.lambda_), spec.trace_options, spec.trace_source)
+        if type(trace) not in TRACES.values():
+            _check_own(trace)
     hyper = Hyper(
         gamma=np.float32(spec.gamma),
         step_size=np.float32(spec.step_size),
@@ -156,6 +164,35 @@ def _settings(spec: Plan, *, one_trace: bool) -> Settings:
         annealing_steps=np.float32(spec.num_steps if spec.anneal else np.inf),
         target_epsilon=np.float32(np.nan if spec.target_epsilon is None else spec.target_epsilon),
     )
+
+
+def _check_own(trace: Trace) -> None:
+    """Call a user's trace as the compiled program will, without any numbers, so that an error names the trace."""
+    rows = jnp.ones((3, 2))
+    real = rows > 0
+    batch = Batch(
+        obs=rows,
+        a=rows.astype(jnp.int32),
+        r=rows,
+        continues=rows,
+        reset=~real,
+        mask=real,
+        mu_a=rows,
+        epsilon=rows[0],
+    )
+    try:
+        # λ and other parameters are inputs of the program, so they are tracers here, too.
+        jax.eval_shape(
+            lambda q, trace: batch_targets(q, q, batch, LearnerSpec(), Hyper(0.9, 0.1, 0.1, trace)),
+            jnp.ones((4, 2, 3)),
+            trace,
+        )
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"`trace` must be a function of JAX arrays that `jax.jit` can compile; {trace.name} raised "
+            f"{type(error).__name__}: {reason}. Use operators, `likelihoods.xp` or `jax.numpy`."
+        ) from error
 
 
 def num_batch_entries(prog: Program, spec: Plan) -> int:
