@@ -74,6 +74,41 @@ def has_common_trace(spec: Plan) -> bool:
     return isinstance(spec.trace, str) and spec.trace in MARKOV and not spec.trace_options
 
 
+def check_trace(spec: Plan) -> None:
+    """Check that a trace can be made, and that a user's own can be compiled.
+
+    It is called as the program will call it, on arrays without numbers, so that an error names the trace.
+    """
+    trace = _trace(spec)
+    if type(trace) in TRACES.values():
+        return
+    length, num_windows, num_actions = 3, 2, 4
+    step: Any = jax.ShapeDtypeStruct((length, num_windows), jnp.float32)
+    flag: Any = jax.ShapeDtypeStruct(step.shape, jnp.bool)
+    action: Any = jax.ShapeDtypeStruct(step.shape, jnp.int32)
+    epsilon: Any = jax.ShapeDtypeStruct((num_windows,), jnp.float32)
+    batch = Batch(obs=step, a=action, r=step, continues=step, reset=flag, mask=flag, mu_a=step, epsilon=epsilon)
+    q = jax.ShapeDtypeStruct((length + 1, num_windows, num_actions), jnp.float32)
+
+    def call(q: Any, batch: Batch, trace: Trace) -> Any:
+        return batch_targets(q, q, batch, LearnerSpec(), Hyper(0.9, 0.1, 0.1, trace))
+
+    try:
+        jax.eval_shape(call, q, batch, trace)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        remedy = ""
+        if type(error).__module__.startswith("jax"):
+            remedy = " The agent compiles it: use operators, `likelihoods.xp` or `jax.numpy`, and no `if` on values."
+        raise ValueError(
+            f"`trace` must return c for JAX arrays; {trace.name} raised {type(error).__name__}: {reason}.{remedy}"
+        ) from error
+
+
+def _trace(spec: Plan) -> Trace:
+    return made(spec.trace, np.float32(spec.lambda_), spec.trace_options, spec.trace_source)
+
+
 def _check_sizes(spec: Plan, fill: int) -> None:
     """Check the counts of a plan against each other; `fill` is per actor."""
     num_filled = fill * spec.num_actors
@@ -138,6 +173,7 @@ def _same_fields(cls: Any, spec: Plan, but: str = "") -> dict[str, Any]:
 def settings(specs: Sequence[Plan]) -> Settings:
     """Return the numbers of plans, with a leading axis of members."""
     one_trace = all(spec.trace == specs[0].trace for spec in specs)
+    check_trace(specs[0])
     every = [_settings(spec, one_trace=one_trace) for spec in specs]
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *every)
 
@@ -146,9 +182,7 @@ def _settings(spec: Plan, *, one_trace: bool) -> Settings:
     if not one_trace:
         trace = TraceByIndex(np.int32(MARKOV.index(spec.trace)), np.float32(spec.lambda_))
     else:
-        trace = made(spec.trace, np.float32(spec.lambda_), spec.trace_options, spec.trace_source)
-        if type(trace) not in TRACES.values():
-            _check_own(trace)
+        trace = _trace(spec)
     hyper = Hyper(
         gamma=np.float32(spec.gamma),
         step_size=np.float32(spec.step_size),
@@ -164,35 +198,6 @@ def _settings(spec: Plan, *, one_trace: bool) -> Settings:
         annealing_steps=np.float32(spec.num_steps if spec.anneal else np.inf),
         target_epsilon=np.float32(np.nan if spec.target_epsilon is None else spec.target_epsilon),
     )
-
-
-def _check_own(trace: Trace) -> None:
-    """Call a user's trace as the compiled program will, without any numbers, so that an error names the trace."""
-    rows = jnp.ones((3, 2))
-    real = rows > 0
-    batch = Batch(
-        obs=rows,
-        a=rows.astype(jnp.int32),
-        r=rows,
-        continues=rows,
-        reset=~real,
-        mask=real,
-        mu_a=rows,
-        epsilon=rows[0],
-    )
-    try:
-        # λ and other parameters are inputs of the program, so they are tracers here, too.
-        jax.eval_shape(
-            lambda q, trace: batch_targets(q, q, batch, LearnerSpec(), Hyper(0.9, 0.1, 0.1, trace)),
-            jnp.ones((4, 2, 3)),
-            trace,
-        )
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise ValueError(
-            f"`trace` must be a function of JAX arrays that `jax.jit` can compile; {trace.name} raised "
-            f"{type(error).__name__}: {reason}. Use operators, `likelihoods.xp` or `jax.numpy`."
-        ) from error
 
 
 def num_batch_entries(prog: Program, spec: Plan) -> int:

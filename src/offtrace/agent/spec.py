@@ -50,7 +50,7 @@ class TrainSpec:
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
     """Environment: `minatar/breakout`, `pocket/cartpole`, `atari/pong`, or a Gymnasium id such as `CartPole-v1`."""
     trace: Annotated[Any, _text("NAME", "retrace")] = "retrace"  # in Python also a class, a value or a function
-    """Trace: `retrace`, `tree_backup`, …, or your own, `my_module:MyTrace`; `dqn` has one step and a greedy target."""
+    """Trace: `retrace`, `tree_backup`, …, or your own, `my_module:MyTrace`; `dqn` has one step and a greedy π."""
     lambda_: Annotated[float, tyro.conf.arg(name="lambda")] = 1.0
     """λ in [0, 1]: the largest share of a later TD error that one step passes back."""
     seed: int = 0
