@@ -184,6 +184,22 @@ def test_names(mine: ModuleType) -> None:
     assert not mine.HalfAware.safe_for_control  # Theorem 2 is about Markov traces
 
 
+def test_the_example_in_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "returns.md"
+    section = page.read_text(encoding="utf-8").partition("## Your own trace\n")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "my_module.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("my_module")
+    for make in (np.array, jnp.array, torch.tensor):
+        given = {"pi_a": make([0.9, 0.1]), "mu_a": make([0.3, 0.2])}  # π/μ = 3 and 1/2
+        np.testing.assert_allclose(module.PowerRetrace(0.9)(**given), [0.9, 0.9 / 4], rtol=1e-6)
+        np.testing.assert_allclose(module.capped(**given), [0.9, 0.5], rtol=1e-6)
+    with pytest.raises(ValueError, match="`power` of PowerRetrace must be at least 1; got 0"):
+        module.PowerRetrace(0.9, power=0.0)
+    forget("my_module")
+
+
 # -- the agent -----------------------------------------------------------------------------------------------
 
 TINY: dict[str, Any] = {
