@@ -158,9 +158,10 @@ def _title(trace: Any) -> str:
     """Return the title of a trace. It has a λ if the trace has one, and is a call, "mine()", if it has none."""
     title = trace.title
     if trace.has_lambda:
+        title = title.replace("()", "")
         return title if "λ" in title else f"{title}(λ)"
     title = title.replace("(λ)", "").replace("λ", "")
-    return title if "(" in title else f"{title}()"
+    return title if "()" in title else f"{title}()"
 
 
 def loaded(reference: str, tell: Tell = lambda _: None) -> Any:

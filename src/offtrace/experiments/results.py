@@ -271,7 +271,7 @@ def _trace_name(spec: Mapping[str, Any]) -> str:
     name = str(spec["trace"])
     if ":" in name:
         name = spec.get("trace_title") or name
-        if not set("(λ") & set(name):  # as in no built-in name
+        if "λ" not in name and "()" not in name:  # as in no built-in name
             name += "()"
     options = spec.get("trace_options")
     if options:

@@ -25,7 +25,7 @@ class Key(NamedTuple):
 def is_baseline(name: str) -> bool:
     """Return whether an algorithm, or the one it is a variant of, has no λ.
 
-    A user's trace is named by its title, which is a call: `mine()`, with λ in it if it has one.
+    A user's trace is named by its title, which is a call without arguments, `mine()`, if it has no λ.
 
     >>> is_baseline("dqn.exploration.double"), is_baseline("retrace.greedy")
     (True, False)
@@ -33,7 +33,7 @@ def is_baseline(name: str) -> bool:
     (True, False)
     """
     plain, _ = split_variant(name)
-    return plain in BASELINES or ("(" in plain and "λ" not in plain)
+    return plain in BASELINES or "()" in plain
 
 
 def split_variant(name: str) -> tuple[str, tuple[str, ...]]:
