@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import version
@@ -169,6 +170,19 @@ def test_only_what_is_missing_is_run(local: Path, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(cluster, "ClaimedRuns", never)
     assert cluster.run(small(), path).num_done == 4
+
+
+def test_a_users_trace_goes_with_the_task(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this process can import the module: workers get its file."""
+    (tmp_path / "sent_traces.py").write_text("def uncut(pi_a, mu_a):\n    return (pi_a / mu_a).clip(0, 1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sweep = Sweep("own", ("pocket/catch",), ("sent_traces:uncut",), num_seeds=2, settings=SMALL)
+    specs = runs_of(sweep)
+    path = tmp_path / "results.sqlite"
+    assert cluster.run(specs, path, jobs=1).num_done == 2
+    returns = {run.spec["seed"]: run.returns for run in runs(path).values()}
+    assert returns == {run.spec["seed"]: run.returns for run in runs(local).values() if run.spec["seed"] < 2}
+    sys.modules.pop("sent_traces")
 
 
 def test_wrong_calls_are_refused(tmp_path: Path) -> None:

@@ -39,7 +39,12 @@ WRONG: list[tuple[str, Any, str]] = [
     *((name, value, "a finite number above 0") for name in POSITIVE for value in (0, -1.0, math.inf, math.nan, "1")),
     *((name, value, "one of ") for name in CHOICES for value in ("", "nonsense", 3)),
     *((name, value, "True or False") for name in SWITCHES for value in (1, "yes")),
-    *(("options", value, "a dict from names") for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})),
+    *(
+        (name, value, "a dict from names")
+        for name in ("options", "trace_options")
+        for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})
+    ),
+    *((name, value, "a text") for name in ("trace_source", "trace_title") for value in (None, 3)),
     *(("hidden_sizes", value, "whole numbers of at least 1") for value in ((), (0,), (2.0,), ("3",), (True,))),
     *((name, 2**31, "under 2³¹") for name in ("seed", "num_steps")),
     *(("env", value, "the name of an environment") for value in ("", None, 3)),
@@ -65,8 +70,8 @@ def test_only_the_seed_and_the_ticks_between_evaluations_may_be_0(name: str) -> 
 
 def test_every_field_has_a_rule() -> None:
     """A new field needs an input check."""
-    ruled = {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, "env", "trace", "hidden_sizes", "options"}
-    assert ruled == set(FIELDS)
+    others = {"env", "trace", "hidden_sizes", "options", "trace_options", "trace_source", "trace_title"}
+    assert {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, *others} == set(FIELDS)
 
 
 @pytest.mark.parametrize("name", [name for name, f in FIELDS.items() if f.default is not None and name != "clamp"])
@@ -88,13 +93,59 @@ def test_a_near_miss_gets_a_hint() -> None:
         TrainSpec(env="pocket/catch", trace="treebackup")
 
 
-def test_a_spec_takes_the_name_of_a_trace_and_no_value() -> None:
-    with pytest.raises(ValueError, match=r"got Retrace\(lambda_=0.9\)\. Pass trace='retrace', lambda_=0.9\."):
-        TrainSpec(env="pocket/catch", trace=ot.Retrace(0.9))
-    with pytest.raises(ValueError, match=r"`trace` must be the name .* Use your own trace in `ot.targets`"):
-        TrainSpec(env="pocket/catch", trace=lambda pi_a: pi_a)
-    with pytest.raises(ValueError, match=r"`trace` must be a trace such as"):
-        TrainSpec(env="pocket/catch", trace=3)
+def of_a_module(pi_a: Any) -> Any:
+    return pi_a
+
+
+@each(
+    ("given", "trace", "lambda_", "options"),
+    [
+        ("retrace", "retrace", 1.0, {}),
+        (ot.Retrace, "retrace", 1.0, {}),
+        (ot.Retrace(0.9), "retrace", 0.9, {}),
+        (ot.OneStep(), "one_step", 1.0, {}),
+        (ot.QSigma(0.9, sigma=0.25), "q_sigma", 0.9, {"sigma": 0.25}),
+        (ot.QSigma(0.9), "q_sigma", 0.9, {}),
+        ("no_such_module:Mine", "no_such_module:Mine", 1.0, {}),  # it is not imported
+        (of_a_module, f"{__name__}:of_a_module", 1.0, {}),
+    ],
+)
+def test_a_spec_stores_the_name_and_the_parameters_of_a_trace(
+    given: Any, trace: str, lambda_: float, options: dict[str, float]
+) -> None:
+    spec = TrainSpec(env="pocket/catch", trace=given)
+    assert (spec.trace, spec.lambda_, spec.trace_options) == (trace, lambda_, options)
+
+
+def test_a_trace_that_has_no_name_cannot_be_saved() -> None:
+    def local(pi_a: Any) -> Any:
+        return pi_a
+
+    for given in (local, lambda pi_a: pi_a):
+        spec = resolved(TrainSpec(env="pocket/catch", trace=given))
+        assert spec.trace is given
+        assert spec.title.endswith(f"{given.__name__}()  seed 0")
+        with pytest.raises(
+            ValueError, match=r"`trace`: .* has no name that can be imported\. To save it, define it in a"
+        ):
+            to_json(spec)
+    mine = type("Mine", (ot.Trace,), {"__module__": "__main__", "__qualname__": "Mine"})
+    with pytest.raises(ValueError, match="`trace`: Mine is defined in a script or a notebook"):
+        to_json(resolved(TrainSpec(env="pocket/catch", trace=mine)))
+
+
+def test_traces_that_are_refused() -> None:
+    for given in (3, int, None):
+        with pytest.raises(ValueError, match=r"`trace` must be a trace such as"):
+            TrainSpec(env="pocket/catch", trace=given)
+    with pytest.raises(
+        ValueError, match=r"`lambda_` must be given once; got Retrace\(lambda_=0.9\) and lambda_=0.5\."
+    ):
+        TrainSpec(env="pocket/catch", trace=ot.Retrace(0.9), lambda_=0.5)
+    with pytest.raises(ValueError, match=r"`trace` must have numbers as parameters in a spec; got lambda_ = array"):
+        TrainSpec(env="pocket/catch", trace=ot.Retrace([0.9, 0.8]))
+    with pytest.raises(ValueError, match=r"`trace`: a reference must look like `module:name`; got '\.\./x:y'"):
+        TrainSpec(env="pocket/catch", trace="../x:y")
 
 
 # -- what is chosen ------------------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ MAY_IMPORT = {
     "online": {"mdp", "traces", "likelihoods", "kernels", "threads"},
     "doctor": {"arrays", "traces"},
     "environments": {"mdp"},
-    "agent": {"arrays", "writing", "errors", "policies", "traces", "returns", "environments"},
+    "agent": {"arrays", "writing", "errors", "imports", "policies", "traces", "returns", "environments"},
     "experiments": {
+        "imports",
         "threads",
         "mdp",
         "policies",

@@ -21,8 +21,9 @@ from offtrace import policies
 from offtrace.agent.spec import CHOICES
 from offtrace.arrays import take_action
 from offtrace.returns import targets
-from offtrace.traces import TRACES, Trace, TrajectoryAware
+from offtrace.traces import TRACES, FunctionTrace, Trace, TrajectoryAware
 
+jax.tree_util.register_static(FunctionTrace)  # a function is a part of the program, while λ is an input
 MARKOV = tuple(name for name, cls in TRACES.items() if cls.markov)
 """Traces that can share one compiled program; `TraceByIndex` counts them in this order."""
 
@@ -196,7 +197,7 @@ def batch_targets(
         c = jnp.full_like(batch.r, jnp.nan)  # such a trace has no coefficient of a single step
         return target, c, pi_a
     given = {}
-    if isinstance(hyper.trace, TraceByIndex) or (isinstance(hyper.trace, Trace) and hyper.trace.needs_q):
+    if isinstance(hyper.trace, TraceByIndex) or (isinstance(hyper.trace, Trace) and hyper.trace.reads_q):
         given = {"q": q_policy, "pi": pi, "a": batch.a}
     c = hyper.trace(pi_a=pi_a, mu_a=mu_a, **given)
     target = targets(**common, trace=lambda **_: c)  # computed once, and returned for the metrics

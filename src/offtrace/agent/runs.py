@@ -253,7 +253,7 @@ class RunFolder:
             )
         changes = []
         for old, new in zip(saved.specs, self.specs, strict=True):
-            changes += [f"{name} was {a!r} and is {b!r}" for name, (a, b) in differences(old, new).items()]
+            changes += [_change(name, a, b, new) for name, (a, b) in differences(old, new).items()]
         for name, value in self._record()["made_with"].items():
             if saved.made_with.get(name) != value:
                 changes.append(f"{name} was {saved.made_with.get(name)} and is {value}")
@@ -312,6 +312,12 @@ def _read_json(path: Path) -> Any:
         return json.loads(disk.read(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is not a spec of this version: {error}") from error
+
+
+def _change(name: str, before: Any, now: Any, spec: Plan) -> str:
+    if name == "trace_source" and before and now:
+        return f"the source of {spec.trace} has changed (its hash was {before} and is {now})"
+    return f"{name} was {before!r} and is {now!r}"
 
 
 def _reason(error: Exception) -> str:

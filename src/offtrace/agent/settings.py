@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from offtrace.agent.learner import MARKOV, Hyper, LearnerSpec, TraceByIndex
+from offtrace.agent.learner import MARKOV, Batch, Hyper, LearnerSpec, TraceByIndex, batch_targets
+from offtrace.agent.own_traces import made
 from offtrace.agent.program import Program, ProgramSpec, Settings
 from offtrace.agent.runs import TICK
 from offtrace.agent.schedules import SwitchingEpsilon
 from offtrace.agent.spec import DEFAULT_TICK, Plan, differences
 from offtrace.environments import on_host, program_shape
-from offtrace.traces import as_trace
+from offtrace.traces import TRACES, Trace
 
 NUMBERS = (
     "trace",
@@ -60,11 +61,52 @@ def check_shapes(specs: Sequence[Plan]) -> None:
                     f"`{name}` must be the same for all members of a population; got {one!r} and {other!r}. "
                     "Train them separately."
                 )
-        for name in (first.trace, spec.trace):
-            if first.trace != spec.trace and name not in MARKOV:
+        for one in (first, spec):
+            if first.trace != spec.trace and not has_common_trace(one):
                 raise ValueError(
-                    f"`trace` must be Markov in a population of several traces; got {name!r}. Train them separately."
+                    "`trace` must be a Markov trace of `ot.TRACES`, without `trace_options`, in a population of "
+                    f"several traces; got {one.trace!r}. Train them separately."
                 )
+
+
+def has_common_trace(spec: Plan) -> bool:
+    """Return whether members with other traces can be in one program with this one."""
+    return isinstance(spec.trace, str) and spec.trace in MARKOV and not spec.trace_options
+
+
+def check_trace(spec: Plan) -> None:
+    """Check that a trace can be made, and that a user's own can be compiled.
+
+    It is called as the program will call it, on arrays without numbers, so that an error names the trace.
+    """
+    trace = _trace(spec)
+    if type(trace) in TRACES.values():
+        return
+    length, num_windows, num_actions = 3, 2, 4
+    step: Any = jax.ShapeDtypeStruct((length, num_windows), jnp.float32)
+    flag: Any = jax.ShapeDtypeStruct(step.shape, jnp.bool)
+    action: Any = jax.ShapeDtypeStruct(step.shape, jnp.int32)
+    epsilon: Any = jax.ShapeDtypeStruct((num_windows,), jnp.float32)
+    batch = Batch(obs=step, a=action, r=step, continues=step, reset=flag, mask=flag, mu_a=step, epsilon=epsilon)
+    q = jax.ShapeDtypeStruct((length + 1, num_windows, num_actions), jnp.float32)
+
+    def call(q: Any, batch: Batch, trace: Trace) -> Any:
+        return batch_targets(q, q, batch, LearnerSpec(), Hyper(0.9, 0.1, 0.1, trace))
+
+    try:
+        jax.eval_shape(call, q, batch, trace)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        remedy = ""
+        if type(error).__module__.startswith("jax"):
+            remedy = " The agent compiles it: use operators, `likelihoods.xp` or `jax.numpy`, and no `if` on values."
+        raise ValueError(
+            f"`trace` must return c for JAX arrays; {trace.name} raised {type(error).__name__}: {reason}.{remedy}"
+        ) from error
+
+
+def _trace(spec: Plan) -> Trace:
+    return made(spec.trace, np.float32(spec.lambda_), spec.trace_options, spec.trace_source)
 
 
 def _check_sizes(spec: Plan, fill: int) -> None:
@@ -130,17 +172,17 @@ def _same_fields(cls: Any, spec: Plan, but: str = "") -> dict[str, Any]:
 
 def settings(specs: Sequence[Plan]) -> Settings:
     """Return the numbers of plans, with a leading axis of members."""
-    one_trace = len({spec.trace for spec in specs}) == 1
+    one_trace = all(spec.trace == specs[0].trace for spec in specs)
+    check_trace(specs[0])
     every = [_settings(spec, one_trace=one_trace) for spec in specs]
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *every)
 
 
 def _settings(spec: Plan, *, one_trace: bool) -> Settings:
-    name = "one_step" if spec.trace == "dqn" else spec.trace
     if not one_trace:
-        trace = TraceByIndex(np.int32(MARKOV.index(name)), np.float32(spec.lambda_))
+        trace = TraceByIndex(np.int32(MARKOV.index(spec.trace)), np.float32(spec.lambda_))
     else:
-        trace = as_trace(name, np.float32(spec.lambda_))
+        trace = _trace(spec)
     hyper = Hyper(
         gamma=np.float32(spec.gamma),
         step_size=np.float32(spec.step_size),

@@ -8,15 +8,16 @@ and the environment's own γ.
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import tyro
 
+from offtrace.agent.own_traces import check_saved, described, stored
 from offtrace.environments import NAMES, on_host, own_gamma
-from offtrace.traces import TRACES, as_trace, check_name
+from offtrace.traces import TRACES
 
 EXPLORATIONS = ("linear", "switching")
 
@@ -24,6 +25,11 @@ EXPLORATIONS = ("linear", "switching")
 def _chosen(metavar: str) -> Any:
     """Return the annotation of an option whose default depends on the environment."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="(default: what suits the environment)")
+
+
+def _text(metavar: str, default: str) -> Any:
+    """Return the annotation of a field that is text on the command line and may be more in Python."""
+    return tyro.conf.arg(constructor=str, metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
 Whole = Annotated[int | None, _chosen("INT")]
@@ -43,8 +49,8 @@ class TrainSpec:
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
     """Environment: `minatar/breakout`, `pocket/cartpole`, `atari/pong`, or a Gymnasium id such as `CartPole-v1`."""
-    trace: str = "retrace"
-    """Trace: `retrace`, `tree_backup`, `q_lambda`, …; `dqn` uses windows of one step and a greedy target policy."""
+    trace: Annotated[Any, _text("NAME", "retrace")] = "retrace"  # in Python also a class, a value or a function
+    """Trace: `retrace`, `tree_backup`, …, or your own, `my_module:MyTrace`; `dqn` has one step and a greedy π."""
     lambda_: Annotated[float, tyro.conf.arg(name="lambda")] = 1.0
     """λ in [0, 1]: the largest share of a later TD error that one step passes back."""
     seed: int = 0
@@ -113,25 +119,55 @@ class TrainSpec:
     """Maximum steps per evaluation episode."""
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Options of the environment, such as `time_limit` or `sticky`, or keywords of `gymnasium.make`."""
+    trace_options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Parameters of the trace other than λ, such as `sigma` of `q_sigma`."""
+    trace_source: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = ""
+    """Hash of the source of your own trace; `resolved` fills it in."""
+    trace_title: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = ""
+    """Name of your own trace in tables and charts; `resolved` fills it in."""
 
     def __post_init__(self) -> None:
+        self._store_trace()
         if self.hidden_sizes is not None:
             object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         _check(self)
 
+    def _store_trace(self) -> None:
+        """Replace a trace that is not text by its name, and its parameters."""
+        found = stored(self.trace)
+        if found.lambda_ is not None:
+            if self.lambda_ not in (DEFAULT_LAMBDA, found.lambda_):
+                raise ValueError(f"`lambda_` must be given once; got {self.trace!r} and lambda_={self.lambda_!r}.")
+            object.__setattr__(self, "lambda_", found.lambda_)
+        if found.options:
+            object.__setattr__(self, "trace_options", {**found.options, **self.trace_options})
+        object.__setattr__(self, "trace", found.trace)
+
     @property
     def name(self) -> str:
         """A name for the run's folder: letters, digits and a few signs."""
-        plain = re.sub(r"[^\w.+=@:-]", "-", self.env.removeprefix("gymnasium/"))
-        return f"{plain.lstrip('.-')}-{self.trace}-{self.seed}"
+        words = (self.env.removeprefix("gymnasium/"), self._trace_name)
+        env, trace = (re.sub(r"[^\w.+=@:-]", "-", word).lstrip(".-") for word in words)
+        return f"{env}-{trace}-{self.seed}"
 
     @property
     def title(self) -> str:
         """A title for people: environment, algorithm and seed."""
-        shown = "DQN"
-        if self.trace != "dqn":
-            shown = TRACES[self.trace].title.replace("λ", f"λ = {self.lambda_:g}")
+        if self.trace == "dqn":
+            shown = "DQN"
+        elif isinstance(self.trace, str) and self.trace in TRACES:
+            shown = TRACES[self.trace].title
+        else:
+            shown = self.trace_title or self._trace_name
+        shown = shown.replace("λ", f"λ = {self.lambda_:g}")
         return f"{self.env.removeprefix('gymnasium/')}  {shown}  seed {self.seed}"
+
+    @property
+    def _trace_name(self) -> str:
+        """The name of the trace without its module."""
+        if isinstance(self.trace, str):
+            return self.trace.rpartition(":")[2]
+        return getattr(self.trace, "__name__", type(self.trace).__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +210,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "hidden_sizes": (64, 64),
     }
 )
+
+DEFAULT_LAMBDA = 1.0
 
 DEFAULT_TICK = 20_000
 """The largest default of `tick_steps`."""
@@ -221,8 +259,12 @@ PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
 """The values of App. F, for RMSprop."""
 
 
-def resolved(spec: TrainSpec) -> Plan:
-    """Return the spec with every open choice made."""
+def resolved(spec: TrainSpec, tell: Callable[[str], None] = lambda _: None) -> Plan:
+    """Return the spec with every open choice made.
+
+    The module of a trace of your own is imported, to describe it; `tell` is then called with a line
+    that says so. A spec that is resolved already is returned as it is.
+    """
     env = full_name(spec.env)
     chosen = dict(DEFAULTS)
     for beginning, row in TUNED.items():
@@ -245,8 +287,21 @@ def resolved(spec: TrainSpec) -> Plan:
     chosen["tick_steps"] = min(max(num_steps // 100, 1_000), DEFAULT_TICK)
     given = {name: value for name, value in vars(spec).items() if value is not None}
     given["options"] = {**chosen.get("options", {}), **spec.options}
-    values: dict[str, Any] = {**vars(spec), **chosen, **given, "env": env}
+    values: dict[str, Any] = {**vars(spec), **chosen, **given, **_described(spec, tell), "env": env}
     return Plan(**values)
+
+
+def _described(spec: TrainSpec, tell: Callable[[str], None]) -> dict[str, str]:
+    """Return the fields that describe a trace of the user's own, if it is one and they are not filled in yet."""
+    if spec.trace_title or spec.trace == "dqn" or (isinstance(spec.trace, str) and spec.trace in TRACES):
+        return {}
+    found = described(spec.trace, tell)
+    if not found.has_lambda and spec.lambda_ not in (0, DEFAULT_LAMBDA):
+        raise ValueError(
+            f"`lambda_` must be left out for {spec.trace!r}, which has no λ; got {spec.lambda_!r}. For a λ, write a "
+            "subclass of `ot.Trace`, or give the function a parameter and set it by `trace_options`."
+        )
+    return {"trace_source": found.source, "trace_title": found.title}
 
 
 def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
@@ -275,7 +330,9 @@ def full_name(env: str) -> str:
 # -- as data -------------------------------------------------------------------------------------------------
 
 
-ADDED: Mapping[str, Any] = MappingProxyType({"target_epsilon": None})
+ADDED: Mapping[str, Any] = MappingProxyType(
+    {"target_epsilon": None, "trace_options": {}, "trace_source": "", "trace_title": ""}
+)
 """Fields added after the first version, with the value that reproduces older runs.
 
 A field with that value is left out of the JSON. So records of older versions can be read, and a
@@ -284,7 +341,13 @@ spec keeps its fingerprint, by which a sweep finds its runs."""
 
 def to_json(spec: TrainSpec) -> dict[str, Any]:
     """Return a spec as JSON values."""
-    record = {**vars(spec), "options": {**spec.options}, "hidden_sizes": spec.hidden_sizes and [*spec.hidden_sizes]}
+    record = {
+        **vars(spec),
+        "trace": check_saved(spec.trace),
+        "options": {**spec.options},
+        "trace_options": {**spec.trace_options},
+        "hidden_sizes": spec.hidden_sizes and [*spec.hidden_sizes],
+    }
     return {name: value for name, value in record.items() if name not in ADDED or value != ADDED[name]}
 
 
@@ -301,9 +364,9 @@ def from_json(data: Mapping[str, Any]) -> Plan:
 
 
 def differences(one: TrainSpec, other: TrainSpec) -> dict[str, tuple[Any, Any]]:
-    """Return the fields that differ, with both values."""
+    """Return the fields that differ, with both values; a title follows from the other fields."""
     pairs = ((f.name, getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(TrainSpec))
-    return {name: (a, b) for name, a, b in pairs if a != b}
+    return {name: (a, b) for name, a, b in pairs if a != b and name != "trace_title"}
 
 
 # -- input checks --------------------------------------------------------------------------------------------
@@ -348,7 +411,6 @@ def _check(spec: TrainSpec) -> None:
     """Check every field on its own; `settings` checks what must fit together."""
     if not isinstance(spec.env, str) or not spec.env:
         raise ValueError(f"`env` must be the name of an environment; got {spec.env!r}.")
-    _check_trace(spec.trace)
     chosen = {f.name for f in dataclasses.fields(TrainSpec) if f.default is None and not isinstance(spec, Plan)}
     if spec.target_epsilon is not None and spec.target_policy not in (None, "exploration"):
         raise ValueError(
@@ -360,21 +422,6 @@ def _check(spec: TrainSpec) -> None:
         rule = _broken_rule(name, value)
         if rule:
             raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
-
-
-def _check_trace(given: Any) -> None:
-    """Check that this is the name of a trace, or `dqn`: a spec is stored as text, so it takes no values."""
-    if isinstance(given, str):
-        check_name(given, also=("dqn",))
-        return
-    try:
-        trace = as_trace(given)
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-    remedy = "Use your own trace in `ot.targets`, inside your own training loop."
-    if type(trace) in TRACES.values():
-        remedy = f"Pass trace={trace.name!r}, lambda_={trace.lambda_}."
-    raise ValueError(f"`trace` must be the name of a trace in `ot.TRACES`, or 'dqn'; got {given!r}. {remedy}")
 
 
 def _broken_rule(name: str, value: Any) -> str:
@@ -395,7 +442,9 @@ def _broken_rule(name: str, value: Any) -> str:
         return "whole numbers of at least 1 and under 2³¹"
     if name in SWITCHES and not isinstance(value, bool):
         return "True or False"
-    if name == "options" and not (isinstance(value, dict) and all(map(_is_option, value.items()))):
+    if name in ("trace_source", "trace_title") and not isinstance(value, str):
+        return "a text"
+    if name in ("options", "trace_options") and not (isinstance(value, dict) and all(map(_is_option, value.items()))):
         return "a dict from names to numbers, strings or booleans"
     return ""
 

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from offtrace.agent.own_traces import check_saved
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Probe
 from offtrace.agent.runs import Result, RunFolder
@@ -232,14 +233,18 @@ def train(
     an event of its run (`telemetry.divergence`), and the others continue.
     """
     several = not isinstance(spec, TrainSpec)
-    specs = tuple(resolved(one) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
+    watcher = watcher or Watcher()
+    specs = tuple(resolved(one, watcher.on_message) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
     if not specs:
         raise ValueError("`spec` must not be empty.")
+    if output is not None:
+        for one in specs:
+            check_saved(one.trace)
     if output is None and resume:
         raise ValueError("`resume` must come with `output`, the folder of the run.")
     with explain_missing_package(specs[0]):
         runtime = runtime_for(specs)  # before anything is written, so that wrong input leaves no folder behind
-    run = _Run(runtime, watcher or Watcher(), stop, checkpoint_seconds, alone=not several)
+    run = _Run(runtime, watcher, stop, checkpoint_seconds, alone=not several)
     try:
         if output is None:
             results = run.train()

@@ -9,9 +9,10 @@ import tyro
 from rich.markup import escape
 
 from offtrace import safety
+from offtrace.agent.own_traces import is_reference, loaded
 from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
-from offtrace.cli.streams import Console, print_json
+from offtrace.cli.streams import Console, print_json, tell
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP
 from offtrace.mdp.gymnasium import PACKAGES
 from offtrace.safety.inputs import read_model, read_policy
@@ -49,7 +50,7 @@ def analyze(
         gamma: Discount γ.
         target: Target policy π.
         behaviour: Behaviour policy μ.
-        traces: Traces, by name.
+        traces: Traces, by name; your own as `my_module:MyTrace`.
         lambdas: Values of λ.
         accuracy: Share of the initial error down to which iterations are counted.
         output: Folder for pictures, a table (CSV) and numbers (JSON); created if it does not exist.
@@ -76,7 +77,7 @@ def analyze(
             model,
             pi=pi,
             mu=mu,
-            traces=traces or None,
+            traces=[loaded(name, tell) if is_reference(name) else name for name in traces] or None,
             lambdas=lambdas,
             accuracy=accuracy,
             progress=bar.update,

@@ -80,6 +80,12 @@ def warn(line: str) -> None:
     console.print(f"warning: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
+def tell(line: str) -> None:
+    """Print a line about what is done to standard error."""
+    console = Console(stderr=True)
+    console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
 def make_readable() -> None:
     """Make standard output and error spell out characters that their encoding lacks, instead of failing."""
     codecs.register_error(NAME, _encoding_error)

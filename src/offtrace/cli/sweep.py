@@ -15,9 +15,10 @@ from offtrace.cli.exit_codes import BROKEN, INTERRUPTED
 from offtrace.cli.numbers import number, printable
 from offtrace.cli.options import option
 from offtrace.cli.report import print_troubles
-from offtrace.cli.streams import Console, print_json
+from offtrace.cli.streams import Console, print_json, tell
 from offtrace.cli.sweep_progress import check_first_seed, check_jobs, run_sweep
 from offtrace.cli.tables import new_table
+from offtrace.scores import is_baseline
 
 CHOSEN = "the preset's, or what suits the environment"
 
@@ -59,7 +60,7 @@ def sweep(
         envs: Environments.
         preset: Experiment of the paper. Other options replace its environments, traces, λs, seeds or settings.
         scale: Size of the preset: pocket (minutes on two cores), minatar (minutes on a GPU), atari (the paper's).
-        traces: Traces, by name as in `offtrace train`.
+        traces: Traces, by name as in `offtrace train`; your own as `my_module:MyTrace`.
         lambdas: Values of λ, for traces that have one.
         num_seeds: Number of seeds per trace and λ.
         first_seed: First seed; the others follow it.
@@ -85,7 +86,7 @@ def sweep(
     run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
     given = {"games": envs, "traces": traces, "lambdas": lambdas, "num_seeds": num_seeds}
     settings = {"num_steps": num_steps, "step_size": step_size}
-    specs = runs_of(replace(_planned(preset, scale, given, settings), first_seed=first_seed))
+    specs = runs_of(replace(_planned(preset, scale, given, settings), first_seed=first_seed), tell)
     console = Console(stderr=json)
     done, stopped = run_sweep(run, specs, output, jobs=jobs, here=engine == "local")
     mine = {fingerprint(to_json(spec)) for spec in specs}
@@ -145,8 +146,7 @@ def _table(scores: Sequence[dict[str, Any]]) -> Table:
     env_above = ""
     for row in scores:
         env = row["env"] if row["env"] != env_above else ""
-        has_lambda = row["trace"].partition(".")[0] not in ("dqn", "one_step")
-        lambda_ = f"{row['lambda']:g}" if has_lambda else ""
+        lambda_ = "" if is_baseline(row["trace"]) else f"{row['lambda']:g}"
         cells = [Text(printable(env)), Text(printable(row["trace"])), lambda_, str(row["num_runs"])]
         if has_diverged:
             cells.append(str(row["num_diverged"]))

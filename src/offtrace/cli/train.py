@@ -16,7 +16,7 @@ from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import stop_requests
 from offtrace.cli.numbers import count
 from offtrace.cli.options import option
-from offtrace.cli.streams import Console, print_json
+from offtrace.cli.streams import Console, print_json, tell
 
 RUNS = Path("runs")
 
@@ -39,6 +39,8 @@ def train(
 
     Example: offtrace train minatar/breakout --trace tree_backup --lambda 0.9
 
+    Example: offtrace train CartPole-v1 --trace my_module:MyTrace
+
     Args:
         output: Folder of the run.
         resume: Resume the run in the output folder.
@@ -54,7 +56,8 @@ def train(
 
     compile_cache.enable()
     console = Console(stderr=json)
-    folder = output or _default_folder(resolved(spec), resume)
+    plan = resolved(spec, tell)
+    folder = output or _default_folder(plan, resume)
     switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
     command = ["offtrace", "train", *as_arguments(spec), "--output", str(folder), "--resume"]
     command += [f"--{name}" for name, is_on in switches.items() if is_on]

@@ -2,7 +2,8 @@
 
 A population is a task with a process of its own, on one core, or on one GPU if the cluster has
 any. The store must be on this machine, so tasks do not open it: they send reports and results
-back, and this process alone claims runs and writes. Nothing is saved on the way: a population that
+back, and this process alone claims runs and writes. The files of users' own traces and
+environments go with the tasks. Nothing is saved on the way: a population that
 is stopped, or whose worker dies, starts over.
 """
 
@@ -16,13 +17,15 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from offtrace.agent.spec import Plan, from_json
+from offtrace.experiments import shipping
 from offtrace.experiments.engine import register
 from offtrace.experiments.members import ClaimedRuns, ReportBatches, RunEnd, end_of
 from offtrace.experiments.populations import Members, new_populations
@@ -72,8 +75,9 @@ def run(
         waiting = new_populations(missing, capacity(), on_gpus)
         task = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_calls=1, max_retries=0)(train_remotely)
         task = task.options(num_returns="streaming", name="offtrace sweep")
+        files = shipping.collect(shipping.modules_of(missing))
         with Store(path) as opened:
-            driver = _Driver(ray, opened, command, lambda members: task.remote(members, command, on_gpus))
+            driver = _Driver(ray, opened, command, lambda members: task.remote(members, command, on_gpus, files))
             driver.drive(waiting, capacity, stop, reader)
     return reader.update()
 
@@ -81,19 +85,25 @@ def run(
 # -- in a worker ---------------------------------------------------------------------------------------------
 
 
-def train_remotely(members: Members, command: str, on_gpus: bool) -> Generator[tuple[str, Any]]:
-    """Train a population, and yield its messages: provenance, reports as they come, then its ends or a failure."""
+def train_remotely(
+    members: Members, command: str, on_gpus: bool, files: Mapping[str, bytes] = MappingProxyType({})
+) -> Generator[tuple[str, Any]]:
+    """Train a population, and yield its messages: provenance, reports as they come, then its ends or a failure.
+
+    `files` are the modules of the user's own traces and environments.
+    """
     import jax
 
     if not on_gpus:
         jax.config.update("jax_platforms", "cpu")  # Ray hides GPUs only from tasks that ask for some
     yield "made", provenance(command)
     messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_train, args=(members, messages.put), daemon=True).start()
-    kind = ""
-    while kind not in ("ends", "failure"):
-        kind, content = messages.get()
-        yield kind, content
+    with shipping.unpacked(files):
+        threading.Thread(target=_train, args=(members, messages.put), daemon=True).start()
+        kind = ""
+        while kind not in ("ends", "failure"):
+            kind, content = messages.get()
+            yield kind, content
 
 
 def _train(members: Members, send: Callable[[tuple[str, Any]], None]) -> None:

@@ -61,7 +61,8 @@ def check_spec(spec: Mapping[str, Any]) -> None:
         **{name: (spec.get(name) is None or _is_number(spec[name]), "a finite number") for name in NUMBERS},
         "target_policy": (spec.get("target_policy") is None or _is_name(spec["target_policy"]), "a name"),
         "double": (isinstance(spec.get("double"), bool | None), "True or False"),
-        "options": (isinstance(spec.get("options", {}), Mapping), "a dict"),
+        **{name: (isinstance(spec.get(name, {}), Mapping), "a dict") for name in ("options", "trace_options")},
+        **{name: (isinstance(spec.get(name, ""), str), "a text") for name in ("trace_source", "trace_title")},
     }
     for name, (holds, rule) in rules.items():
         if not holds:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from offtrace.agent.learner import MARKOV
-from offtrace.agent.settings import NUMBERS, WORLDS
+from offtrace.agent.own_traces import is_reference
+from offtrace.agent.settings import NUMBERS, WORLDS, has_common_trace
 from offtrace.agent.spec import Plan, to_json
 from offtrace.environments import on_host, program_shape
 from offtrace.experiments.store import Store, fingerprint
@@ -41,7 +41,7 @@ def populations(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
             continue
         shape = {name: value for name, value in vars(spec).items() if name not in (*NUMBERS, *WORLDS)}
         world = program_shape(spec.env, spec.options)
-        own_trace = "" if spec.trace in MARKOV else spec.trace
+        own_trace = "" if has_common_trace(spec) else spec.trace
         groups.setdefault(repr((shape, world, own_trace)), []).append(spec)
     found = []
     for group in groups.values():
@@ -67,13 +67,16 @@ def saved_populations(path: Path, missing: Sequence[Plan]) -> tuple[list[Members
     """Return the saved populations to resume, with the members they were saved with, and the runs in none of them.
 
     Some members may have finished in another population since. They are trained along, and their
-    results are ignored.
+    results are ignored. A population with a trace of a module that this sweep does not name is left
+    alone: a file must not decide what is imported.
     """
     left = {fingerprint(to_json(spec)): spec for spec in missing}
+    named = {spec.trace for spec in missing}
     resumed: list[Members] = []
     # Those with the fewest members that are trained for nothing come first.
     for members, wanted in sorted(_resumable(path), key=lambda saved: len(saved[0]) - len(saved[1])):
-        if wanted <= left.keys():
+        is_known = all(member["trace"] in named or not is_reference(member["trace"]) for member in members)
+        if wanted <= left.keys() and is_known:
             resumed.append(members)
             left = {key: spec for key, spec in left.items() if key not in wanted}
     return resumed, list(left.values())

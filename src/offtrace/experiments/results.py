@@ -4,9 +4,10 @@ Runs of one game, algorithm and λ that differ only in the seed are a cell. Runs
 another field, such as the step size, are never mixed: each value of that field has a study of its
 own, named after it.
 
-An algorithm is a trace with its target policy. If the runs of one trace have several target
-policies, each is an algorithm of its own: `dqn.exploration` is DQN with the exploring policy as
-its target.
+An algorithm is a trace with its parameters and its target policy. A user's own trace is named by
+its title, and two sources of one title are two algorithms: `Mine(λ) (3f0a)` and `Mine(λ) (b71c)`.
+If the runs of one trace have several target policies, each is an algorithm of its own:
+`dqn.exploration` is DQN with the exploring policy as its target.
 
 A run that diverged is compared as the worst of its game. To leave it out would favour the
 algorithm that fails.
@@ -16,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,8 @@ from offtrace.experiments.store import OVER, StoredRun
 from offtrace.mdp import SMALL_WORLD
 from offtrace.scores import Comparison, Key, area_under_curve, is_baseline, run_score
 from offtrace.scores.comparison import Stretch
-from offtrace.scores.keys import in_order
+from offtrace.scores.keys import in_order, split_variant
+from offtrace.traces import TRACES
 
 VARIANTS = ("target_policy", "double", "target_epsilon")
 """Fields of a spec that distinguish algorithms of the same trace."""
@@ -216,17 +218,75 @@ def scores(run: StoredRun) -> dict[Stretch, float | None]:
 def algorithms_of(runs: Sequence[StoredRun]) -> dict[str, str]:
     """Return the algorithm of each run, by fingerprint: its trace, and its target policy if the trace has several."""
     targets: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+    traces = trace_names([run.spec for run in runs])
     for run in runs:
-        cell = tuple(run.spec.get(name) for name in RUN_FIELDS[:-1])
+        cell = run.spec["env"], traces[_trace_of(run.spec)], run.spec["lambda_"]
         targets.setdefault(cell, set()).add(tuple(run.spec.get(name) for name in VARIANTS))
     several = {cell[1] for cell, found in targets.items() if len(found) > 1}
     names = {}
     for run in runs:
-        name = str(run.spec["trace"])
+        name = traces[_trace_of(run.spec)]
         if name in several:
             name += _suffix(run.spec)
         names[run.fingerprint] = name
     return names
+
+
+def trace_names(specs: Sequence[Mapping[str, Any]]) -> dict["TraceKey", str]:
+    """Return a name for each trace, so that different traces have different names. Nothing is imported.
+
+    A built-in trace has its name. A user's has its title. Its parameters follow. Where two traces
+    have the same title, so does the beginning of the hash of their sources, or else their reference.
+    """
+    names: dict[TraceKey, str] = {}
+    by_name: dict[str, list[TraceKey]] = {}
+    for spec in specs:
+        key = _trace_of(spec)
+        if key not in names:
+            names[key] = _trace_name(spec)
+            by_name.setdefault(names[key], []).append(key)
+    for name, same in by_name.items():
+        if len(same) > 1:
+            names |= {key: f"{name} ({mark})" for key, mark in zip(same, _marks(same), strict=True)}
+    return names
+
+
+class TraceKey(NamedTuple):
+    """Everything that tells a trace from others."""
+
+    trace: str
+    source: str
+    title: str
+    options: str
+
+
+def _trace_of(spec: Mapping[str, Any]) -> TraceKey:
+    options = sorted((spec.get("trace_options") or {}).items())
+    return TraceKey(
+        str(spec["trace"]), str(spec.get("trace_source", "")), str(spec.get("trace_title", "")), repr(options)
+    )
+
+
+def _trace_name(spec: Mapping[str, Any]) -> str:
+    name = str(spec["trace"])
+    if ":" in name:
+        name = spec.get("trace_title") or name
+        if "λ" not in name and "()" not in name:  # as in no built-in name
+            name += "()"
+    options = spec.get("trace_options")
+    if options:
+        title = TRACES[name].title if name in TRACES else name
+        name = f"{title} ({', '.join(f'{key}={_text(value)}' for key, value in sorted(options.items()))})"
+    return name
+
+
+def _marks(traces: Sequence[TraceKey]) -> list[str]:
+    """Return a short text for each trace, by which they differ."""
+    marks = [key.source[:4] for key in traces]
+    for others in ([key.source for key in traces], [key.trace for key in traces], [repr(key) for key in traces]):
+        if len({*marks}) < len(marks):
+            marks = others
+    return marks
 
 
 def _suffix(spec: Mapping[str, Any]) -> str:
@@ -249,7 +309,7 @@ def _incomplete_variants(final: Mapping[Key, Any]) -> set[str]:
     cells: dict[str, set[tuple[str, float]]] = {}
     for key in final:
         cells.setdefault(key.algorithm, set()).add((key.game, key.lambda_))
-    plain = [found for name, found in cells.items() if "." not in name]
+    plain = [found for name, found in cells.items() if not split_variant(name)[1]]
     games = {game for found in plain for game, _ in found}
     lambdas = {lambda_ for found in plain for _, lambda_ in found} - {0.0}
     left_out = set()
@@ -257,7 +317,7 @@ def _incomplete_variants(final: Mapping[Key, Any]) -> set[str]:
         wanted = {(game, x) for game in games for x in lambdas}
         if is_baseline(name):
             wanted = {(game, 0.0) for game in games}
-        if "." in name and not wanted <= found:
+        if split_variant(name)[1] and not wanted <= found:
             left_out.add(name)
     return left_out
 
@@ -335,7 +395,7 @@ def _differences(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _key(run: StoredRun, algorithms: Mapping[str, str]) -> Key:
-    name = algorithms.get(run.fingerprint, str(run.spec["trace"]))
+    name = algorithms[run.fingerprint]
     return Key(_game(run.spec["env"]), name, _stored_lambda(name, float(run.spec["lambda_"])))
 
 

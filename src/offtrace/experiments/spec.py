@@ -5,13 +5,14 @@ traces are one algorithm, which is trained once, under the name of the first tra
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from offtrace.agent.own_traces import sweep_fields
 from offtrace.agent.spec import Plan, TrainSpec, resolved
-from offtrace.traces import WITHOUT_LAMBDA
+from offtrace.traces import TRACES
 
 PAPER_ALGORITHMS = ("retrace", "tree_backup", "q_lambda", "dqn")
 """The algorithms that the paper compares."""
@@ -30,7 +31,8 @@ class Sweep:
 
     name: str
     games: tuple[str, ...]
-    traces: tuple[str, ...] = PAPER_ALGORITHMS
+    traces: tuple[Any, ...] = PAPER_ALGORITHMS
+    """Names, your own as `my_module:MyTrace`; in Python also classes, values with their own λ, and functions."""
     lambdas: tuple[float, ...] = (1.0,)
     num_seeds: int = 4
     first_seed: int = 0
@@ -57,6 +59,7 @@ class Sweep:
         if self.first_seed < 0:
             raise ValueError(f"`first_seed` must be at least 0; got {self.first_seed}.")
         fields = {f.name for f in dataclasses.fields(TrainSpec)} - {"env", "trace", "lambda_", "seed"}
+        fields -= {"trace_source", "trace_title"}
         for given in (self.settings, *self.by_game.values(), *self.by_algorithm.values()):
             unknown = sorted(set(given) - fields)
             if unknown:
@@ -93,15 +96,18 @@ class Variant(NamedTuple):
     by_game: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
-def runs_of(sweep: Sweep) -> list[Plan]:
+def runs_of(sweep: Sweep, tell: Callable[[str], None] = lambda _: None) -> list[Plan]:
     """Return every run of a sweep once, in the order of games, algorithms, λ, seeds.
+
+    The modules of your own traces are imported; `tell` is called with a line for each.
 
     >>> sweep = Sweep("mine", games=("pocket/catch",), lambdas=(0.0, 1.0), num_seeds=1)
     >>> [(spec.trace, spec.lambda_) for spec in runs_of(sweep)]
     [('retrace', 0.0), ('retrace', 1.0), ('tree_backup', 1.0), ('q_lambda', 1.0), ('dqn', 0.0)]
     """
     found: dict[str, Plan] = {}
-    algorithms = {game: list(_algorithms(sweep, game)) for game in sweep.games}
+    traces = [sweep_fields(trace, tell) for trace in sweep.traces]
+    algorithms = {game: list(_algorithms(sweep, game, traces)) for game in sweep.games}
     number = sum(map(len, algorithms.values())) * sweep.num_seeds
     if number > MAX_RUNS:
         raise ValueError(f"a sweep must have at most {MAX_RUNS:,} runs; got {number:,}. Use fewer seeds or λ.")
@@ -113,21 +119,26 @@ def runs_of(sweep: Sweep) -> list[Plan]:
     return list(found.values())
 
 
-def _algorithms(sweep: Sweep, game: str) -> Iterator[dict[str, Any]]:
-    """Yield the fields of every algorithm on one game, without the seed."""
+def _algorithms(
+    sweep: Sweep, game: str, traces: Sequence[tuple[Mapping[str, Any], bool]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of every algorithm on one game, without the seed; `traces` are from `sweep_fields`."""
     settings = {**sweep.settings, **sweep.by_game.get(game, {})}
     has_one_step = False  # λ = 0 is the same algorithm for all traces, and is run once
-    for trace in sweep.traces:
+    for fields, has_lambda in traces:
+        trace = fields["trace"]
         lambdas = sweep.lambdas
-        if trace in ("dqn", *WITHOUT_LAMBDA):
+        if "lambda_" in fields:
+            lambdas = (fields["lambda_"],)
+        elif not has_lambda:
             lambdas = (0.0,)
         for lambda_ in lambdas:
-            is_one_step = lambda_ == 0 and trace != "dqn"
+            is_one_step = lambda_ == 0 and trace in TRACES  # of a user's trace, nothing is known at λ = 0
             if is_one_step and has_one_step and trace != "one_step":
                 continue
             has_one_step = has_one_step or is_one_step
             name = "one_step" if is_one_step else trace
             own = sweep.by_algorithm.get((name, lambda_), {})
-            yield {**settings, **own, "trace": trace, "lambda_": lambda_}
+            yield {**settings, **own, **fields, "lambda_": lambda_}
     for variant in sweep.variants:
         yield {**settings, **variant.fields, **variant.by_game.get(game, {})}

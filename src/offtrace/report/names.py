@@ -1,29 +1,29 @@
 """Display names of algorithms, in charts and tables."""
 
 from offtrace.experiments import ladder
+from offtrace.scores import keys
 from offtrace.traces import TRACES
 
 NAMES = {name: cls.title for name, cls in TRACES.items()} | {"q_star": "Q*(λ)", "dqn": "DQN"}
 """The title of every trace; Q*(λ) of the paper's tables, which is Q(λ) with a greedy target policy; and DQN."""
-VARIANTS = {"exploration": "exploring", "greedy": "greedy", "double": "double", "single": "single"}
+VARIANTS = {name: name for name in keys.VARIANTS} | {"exploration": "exploring"}
 """Display names of the parts after a dot: the target policy, and whether it is computed by two networks."""
 RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 
 
 def named(algorithm: str) -> str:
-    """Return the display name of an algorithm; the name itself if there is none.
+    """Return the display name of an algorithm; the name itself, without a module, if there is none.
 
-    >>> named("tree_backup"), named("dqn.exploration"), named("mine")
-    ('TB(λ)', 'DQN (exploring)', 'mine')
+    >>> named("tree_backup"), named("dqn.exploration"), named("my_module:Mine")
+    ('TB(λ)', 'DQN (exploring)', 'Mine')
     """
     if algorithm in RUNGS:
         return RUNGS[algorithm]
-    name, *variant = algorithm.split(".")
-    if name not in NAMES or not set(variant) <= set(VARIANTS):
-        return algorithm
+    name, variant = keys.split_variant(algorithm)
+    title = NAMES.get(name, name.rpartition(":")[2])
     if not variant:
-        return NAMES[name]
-    return f"{NAMES[name]} ({', '.join(VARIANTS[each] for each in variant)})"
+        return title
+    return f"{title} ({', '.join(VARIANTS[each] for each in variant)})"
 
 
 def counted(number: int, what: str) -> str:

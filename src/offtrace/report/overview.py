@@ -13,6 +13,7 @@ from offtrace.report.sections import KINDS
 from offtrace.report.wording import is_or_are, listed
 from offtrace.scores import Claim
 from offtrace.scores.comparison import Stretch
+from offtrace.scores.keys import split_variant
 
 Claims = Mapping[Stretch, Sequence[Claim]]
 """The verdicts of a study, by score."""
@@ -35,7 +36,9 @@ def description_of(studies: Sequence[Study]) -> list[str]:
     lines = []
     for study in studies:
         comparison = study.comparison
-        algorithms = [str(run.spec["trace"]) for run in study.runs] or list(comparison.algorithms)
+        algorithms = [split_variant(study.algorithms[run.fingerprint])[0] for run in study.runs] or list(
+            comparison.algorithms
+        )
         names = listed([named(name) for name in dict.fromkeys(algorithms)])
         games = [str(run.spec["env"]) for run in study.runs] or list(comparison.games)
         games = list(dict.fromkeys(games))

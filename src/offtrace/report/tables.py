@@ -19,6 +19,7 @@ from offtrace.experiments.store import StoredRun
 from offtrace.report.names import named
 from offtrace.scores import Averages, Claim, Comparison, Interval, Statistics, Table, published_table_3, times_best
 from offtrace.scores.comparison import Array, Scale, Stretch
+from offtrace.scores.keys import split_variant
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Characters that start a formula in a spreadsheet, or that it skips before one."""
@@ -162,13 +163,13 @@ def statistics_csv(rows: Sequence[Statistics]) -> str:
 def runs_csv(study: Study) -> str:
     """Return one row per run of any status; only those that are done have scores."""
     header = ["game", "algorithm", "lambda", "seed", "status", "early", "final", "area", "evaluation", "file"]
-    return csv_text([header, *map(_run_row, study.runs)])
+    return csv_text([header, *(_run_row(run, study.algorithms[run.fingerprint]) for run in study.runs)])
 
 
 # -- inside --------------------------------------------------------------------------------------------------
 
 
-def _run_row(run: StoredRun) -> list[Any]:
+def _run_row(run: StoredRun, algorithm: str) -> list[Any]:
     env = run.spec["env"]
     found = {}
     evaluation = None
@@ -179,7 +180,7 @@ def _run_row(run: StoredRun) -> list[Any]:
             evaluation = sum(returns) / len(returns)
     return [
         env.partition("/")[2] or env,
-        run.spec["trace"],
+        split_variant(algorithm)[0],
         float(run.spec["lambda_"]),
         run.spec["seed"],
         run.status,

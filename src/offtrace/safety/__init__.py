@@ -21,7 +21,7 @@ from offtrace.safety.measures import (
     markov_row,
     trajectory_aware_rows,
 )
-from offtrace.traces import TRACES, Trace, TrajectoryAware, as_trace
+from offtrace.traces import TRACES, FunctionTrace, Trace, TrajectoryAware, as_trace
 
 __all__ = ["BY_THEOREM", "DIVERGES", "HERE", "UNKNOWN", "Analysis", "SafetyRow", "analyze"]
 
@@ -138,6 +138,11 @@ def _asked(traces: Sequence[Any] | None, lambdas: Sequence[float]) -> list[tuple
             family = [trace.with_lambda(lambda_) for lambda_ in lambdas]
         for member in family:
             lambda_ = None if member.lambda_ is None else float(member.lambda_)
+            other = found.setdefault((member.name, lambda_), member)
+            if type(other) is not type(member) or (isinstance(other, FunctionTrace) and other != member):
+                raise ValueError(
+                    f"`traces` must have different names; got {member.name!r} twice. Give your own another `name`."
+                )
             found[member.name, lambda_] = member
     return [(name, lambda_, trace) for (name, lambda_), trace in found.items()]
 

@@ -1,7 +1,9 @@
 """What a trace is: a small frozen value that computes coefficients, and the facts known about it."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +12,9 @@ from offtrace.arrays import Array, is_concrete, lead
 from offtrace.errors import raise_where
 from offtrace.likelihoods import Likelihoods, as_likelihoods, check_likelihoods, tolerance
 from offtrace.traces.parameters import (
+    ANY,
+    SHARE,
+    Range,
     as_array,
     check_lambda_shape,
     check_parameter,
@@ -50,6 +55,8 @@ class Trace:
     """Formula of the coefficient."""
     source: ClassVar[str] = ""
     """Publication that introduced it."""
+    ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})
+    """Lowest and highest value of parameters other than λ; a parameter that is not here may be any finite number."""
     has_lambda: ClassVar[bool] = True
     """False if the coefficients do not depend on λ."""
     needs_pi: ClassVar[bool] = True
@@ -86,7 +93,8 @@ class Trace:
         for field in fields(self):
             if isinstance(getattr(self, field.name), (list, tuple)):
                 object.__setattr__(self, field.name, as_array(getattr(self, field.name)))
-            check_parameter(type(self).__name__, field.name, getattr(self, field.name))
+            allowed = SHARE if field.name == "lambda_" else self.ranges.get(field.name, ANY)
+            check_parameter(type(self).__name__, field.name, getattr(self, field.name), allowed)
 
     @property
     def reads_mu(self) -> bool:

@@ -1,6 +1,7 @@
 """Table 1 of the paper and its successors: traces with one coefficient c(x, a) per step."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,7 @@ class SoftWatkins(Trace):
     """c = λ Σ_b π(b|x) 1{Q(x, a) ≥ Q(x, b) − κ |Q(x, b)|}: the share of π that the action nearly matches."""
 
     kappa: Any = 0.01
+    ranges = MappingProxyType({"kappa": (0, np.inf)})
     name = "soft_watkins"
     title = "soft Watkins's Q(λ)"
     full_name = "soft Watkins"
@@ -157,6 +159,7 @@ class ContinuousACER(Trace):
     """c = λ min(1, ρ^{1/d}) for actions of d dimensions; above ρ where ρ < 1, so Theorem 1 does not cover it."""
 
     num_dims: Any = 1
+    ranges = MappingProxyType({"num_dims": (1, np.inf)})
     name = "continuous_acer"
     title = "continuous ACER(λ)"
     full_name = "ACER's trace for continuous actions"
@@ -175,6 +178,7 @@ class QSigma(Trace):
     """c = λ (σ π/μ + (1 − σ) π): importance sampling at σ = 1, tree backup at σ = 0."""
 
     sigma: Any = 0.5
+    ranges = MappingProxyType({"sigma": (0, 1)})
     name = "q_sigma"
     title = "Q(σ, λ)"
     full_name = "Q(σ)"

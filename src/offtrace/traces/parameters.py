@@ -8,11 +8,13 @@ import numpy as np
 
 from offtrace.arrays import Array, is_concrete, library, namespace
 
-RANGES = {"num_dims": (1, np.inf), "kappa": (0, np.inf)}
-"""Lowest and highest value by parameter; [0, 1] for all others."""
+Range = tuple[float, float]
+"""Lowest and highest value of a parameter."""
+SHARE: Range = (0, 1)
+ANY: Range = (-np.inf, np.inf)
 
 
-def check_parameter(owner: str, name: str, value: Any) -> None:
+def check_parameter(owner: str, name: str, value: Any, allowed: Range = SHARE) -> None:
     """Check that a parameter is a number, or an array of numbers, in its range. Tracers inside `jit` pass."""
     if not is_concrete(value):
         return
@@ -24,10 +26,12 @@ def check_parameter(owner: str, name: str, value: Any) -> None:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` of {owner} must be a number or an array of numbers; got {value!r}.") from None
-    low, high = RANGES.get(name, (0, 1))
+    low, high = allowed
     outside = ~((numbers >= low) & (numbers <= high) & np.isfinite(numbers))
     if outside.any():
-        rule = f"in [{low}, {high}]" if np.isfinite(high) else f"at least {low}"
+        rule = f"in [{low}, {high}]"
+        if not np.isfinite(high):
+            rule = f"at least {low}" if np.isfinite(low) else "finite"
         place = f" at {tuple(map(int, np.argwhere(outside)[0]))}" if numbers.ndim else ""
         raise ValueError(f"`{name}` of {owner} must be {rule}; got {numbers[outside].flat[0]:g}{place}.")
 
