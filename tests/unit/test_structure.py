@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "returns": {"arrays", "errors", "likelihoods", "traces", "threads", "kernels"},
     "online": {"mdp", "traces", "likelihoods", "kernels", "threads"},
     "doctor": {"arrays", "traces"},
-    "environments": {"mdp"},
-    "agent": {"arrays", "writing", "errors", "policies", "traces", "returns", "environments"},
+    "environments": {"imports", "mdp"},
+    "agent": {"arrays", "imports", "writing", "errors", "policies", "traces", "returns", "environments"},
     "experiments": {
         "threads",
         "mdp",
@@ -50,7 +50,20 @@ MAY_IMPORT = {
     "bench": {"writing", "threads"},
     "reproduction": {"mdp", "returns", "scores", "report", "experiments", "agent"},
     "watch": {"writing", "environments"},
-    "cli": {"mdp", "safety", "scores", "doctor", "agent", "experiments", "report", "reproduction", "bench", "watch"},
+    "cli": {
+        "environments",
+        "imports",
+        "mdp",
+        "safety",
+        "scores",
+        "doctor",
+        "agent",
+        "experiments",
+        "report",
+        "reproduction",
+        "bench",
+        "watch",
+    },
     "__main__": {"cli"},
 }
 """What each package or module may import: downwards only."""
