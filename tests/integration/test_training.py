@@ -96,7 +96,7 @@ def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
     made: dict[str, Synchronous] = {}
     make = training.runtime_for
 
-    def runtime_for(specs: Sequence[Plan]) -> Synchronous:
+    def runtime_for(specs: Sequence[Plan], _: Any = None) -> Synchronous:
         if repr(specs) not in made:
             made[repr(specs)] = make(specs)
         return made[repr(specs)]

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "files": set(),
     "writing": set(),
     "policies": {"arrays", "errors"},
-    "mdp": {"likelihoods", "errors"},
+    "mdp": {"imports", "likelihoods", "errors"},
     "operators": {"mdp", "traces", "threads", "kernels"},
     "safety": {"files", "mdp", "policies", "traces", "operators"},
     "scores": set(),
