@@ -106,6 +106,8 @@ def check_consent(reference: str, allowed: Collection[str], *, where: str) -> No
     >>> check_consent("my_module:MyTrace", ["my_module"], where="the run")
     """
     module, _ = split(reference)
+    if isinstance(allowed, str | bool):
+        raise ValueError(f"`allow_import` must be a list of modules; got {allowed!r}.")
     if module not in allowed and reference not in allowed:
         raise ValueError(
             f"{where} names {reference!r}. Importing it runs the code of {module}. If you trust it, pass "

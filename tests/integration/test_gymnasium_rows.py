@@ -96,7 +96,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 def rows_of(num_actors: int = 2, seed: int = 3, **options: Any) -> GymnasiumRows:
-    return GymnasiumRows(ID, num_actors, seed, allow_import=True, **options)
+    return GymnasiumRows(ID, num_actors, seed, **options)
 
 
 def action_for(observation: np.ndarray) -> np.ndarray:
@@ -225,9 +225,6 @@ def test_by_name() -> None:
     with make("gymnasium/CartPole-v1", vectorization="sync")(num_actors=2, seed=1) as rows:
         assert rows.name == make("gymnasium/CartPole-v1").name == "gymnasium/CartPole-v1"
         assert rows.begin().observation.shape == (2, 4)
-    with pytest.raises(ValueError, match="allow_import=True"):
-        make(f"gymnasium/{ID}")
-    assert "scripted_envs" not in sys.modules
     with pytest.raises(ValueError, match="registered environment"):
         make("gymnasium/CartPool-v1")
 
@@ -327,7 +324,7 @@ def test_workers_end_with_their_parent_even_from_a_hang(scripted: Path) -> None:
         from offtrace.environments.gymnasium import GymnasiumRows
         if __name__ == "__main__":
             options = dict(fault="hang", at=1, pid_file={str(pid_file)!r})
-            rows = GymnasiumRows({ID!r}, 1, 0, vectorization="async", allow_import=True, **options)
+            rows = GymnasiumRows({ID!r}, 1, 0, vectorization="async", **options)
             rows.begin()
             rows.advance(np.ones(1, int))
         """)
@@ -367,15 +364,15 @@ def test_faults_of_construction() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "text"),
     [
-        (("Blackjack-v1", 1), {}, "must have observations in a Box"),
-        (("Pendulum-v1", 1), {}, "must have Discrete actions"),
+        (("Pendulum-v1", 1), {}, "must have actions that can be numbered.* `ot.targets` with log-densities"),
         (("CartPole-v1", 0), {}, "`num_actors` must be a whole number of at least 1"),
         (("CartPole-v1",), {}, "`num_actors` must be a whole number of at least 1"),
         (("CartPole-v1", 1, -1), {}, "`seed` must be a whole number of at least 0"),
         (("CartPole-v1", 1), {"timeout": 0}, "`timeout` must be"),
         (("CartPole-v1", 1), {"autoreset": "disabled"}, "`autoreset` must be one of next_step, same_step"),
         (("CartPole-v1", 1), {"vectorization": "threads"}, '`vectorization` must be "sync" or "async"'),
-        ((ID, 1), {}, "allow_import=True"),
+        (("scripted_envs:Missing-v0", 1), {}, "It has these environments: Scripted-v0, Scripted."),
+        (("no_such_module:Missing-v0", 1), {}, "neither installed nor in the current folder"),
     ],
 )
 def test_refused_arguments(arguments: tuple, options: dict, text: str) -> None:

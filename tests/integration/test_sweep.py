@@ -348,7 +348,7 @@ def test_a_begun_population_stays_if_it_is_not_to_blame(tmp_path: Path, monkeypa
     with FolderLock(begun):
         assert all("`folder` is in use" in failure for failure in failures())
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise ValueError("no such environment")
 
     with monkeypatch.context() as patch:

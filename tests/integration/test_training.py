@@ -96,7 +96,7 @@ def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
     made: dict[str, Synchronous] = {}
     make = training.runtime_for
 
-    def runtime_for(specs: Sequence[Plan]) -> Synchronous:
+    def runtime_for(specs: Sequence[Plan], _: Any = None) -> Synchronous:
         if repr(specs) not in made:
             made[repr(specs)] = make(specs)
         return made[repr(specs)]
@@ -698,13 +698,13 @@ def test_nothing_outside_of_the_folder_is_touched(whole: Whole, tmp_path: Path) 
 
 def test_a_run_from_somebody_else_imports_nothing(faulty: Path, tmp_path: Path) -> None:
     """Only the caller can allow an import, not the files of a run."""
-    mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
+    mine = spec("offtrace_faulty:Faulty-v0")
     train(mine, tmp_path, stop=after(4))
     del sys.modules["offtrace_faulty"], gymnasium.registry["Faulty-v0"]
     with pytest.raises(ValueError, match="--allow-import"):
         load_policy(tmp_path)
     assert "offtrace_faulty" not in sys.modules
-    policy = load_policy(tmp_path, allow_import=True)
+    policy = load_policy(tmp_path, allow_import=["offtrace_faulty"])
     assert policy.q(np.zeros((1, 2), np.float32)).shape == (1, 2)
     assert "offtrace_faulty" in sys.modules
 
@@ -770,7 +770,7 @@ FAULTS = {
     "huge": (RuntimeError, "the reward is 1e+300, which is larger than float32 can hold"),
     "exit": (RuntimeError, "SystemExit: 0"),
 }
-BROKEN = {"seed": 3, "options": {"allow_import": True, "timeout": 2.0}}
+BROKEN = {"seed": 3, "options": {"timeout": 2.0}}
 
 
 def test_environments_that_break(
@@ -811,7 +811,7 @@ def test_environments_that_break(
 def test_an_environment_that_is_no_function_of_its_seed(
     faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = spec("offtrace_faulty:Faulty-v0", options={"allow_import": True})
+    mine = spec("offtrace_faulty:Faulty-v0")
     train(mine, tmp_path, stop=after(12))  # tick 0, ten steps, tick 1
     before = {path.name for path in tmp_path.rglob("*")}
     env = gymnasium.make("Faulty-v0").unwrapped

@@ -573,21 +573,17 @@ def test_a_stray_number_is_refused_before_memory_is_taken(name: str) -> None:
     says(refusal(from_data, **changed(data(), name, 1, 10**15)), "pairs", "1,000,000,000,000,001", "np.unique")
 
 
-def test_an_environment_id_imports_a_module_only_with_the_flag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_id_imports_the_module_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "registering_plugin.py").write_text(
         "from gymnasium.envs.registration import register\n"
+        "from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as Lake\n"
         "register('Plugin-v0', entry_point='gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    says(
-        refusal(from_gymnasium, "registering_plugin:Plugin-v0", gamma=0.9),
-        "registering_plugin:Plugin-v0",
-        "allow_import=True",
-    )
+    says(refusal(from_gymnasium, "no_such_plugin:Plugin-v0", gamma=0.9), "no_such_plugin", "the current folder")
     assert "registering_plugin" not in sys.modules
-    assert from_gymnasium("registering_plugin:Plugin-v0", gamma=0.9, allow_import=True).shape == (16, 4)
+    assert from_gymnasium("registering_plugin:Plugin-v0", gamma=0.9).shape == (16, 4)
+    assert from_gymnasium("registering_plugin:Lake", gamma=0.9, map_name="8x8").shape == (64, 4)
     assert "registering_plugin" in sys.modules
     del sys.modules["registering_plugin"]
 

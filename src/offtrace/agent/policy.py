@@ -1,8 +1,7 @@
 """A trained agent as a function from observations to values."""
 
-import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from offtrace.agent import checkpoints
+from offtrace.agent.consent import check_saved
 from offtrace.agent.network import make_network
 from offtrace.agent.runs import read_record, read_specs
 from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan
 from offtrace.agent.states import from_arrays, under
 from offtrace.environments import on_host, with_options
+from offtrace.imports import import_module
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,14 @@ def load_policy(
     run: str | Path,
     *,
     member: int = 0,
-    allow_import: bool = False,
+    allow_import: Collection[str] = (),
     warn: Callable[[str], None] | None = None,
 ) -> Policy:
     """Load the policy of a run from its newest intact checkpoint; `member` selects one of a population.
 
-    An environment `module:Name-v0` imports that module, which runs its code. This needs
-    `allow_import=True`; the files of the run cannot allow it.
+    An environment `module:Name-v0` or `module:MyEnv` imports that module, which runs its code. This
+    needs `allow_import=["module"]`; the files of the run cannot allow it. Modules that you allow
+    are imported also if the run does not name them, as they may register its environment.
     """
     path = Path(run)
     read_specs(path)  # raises unless the folder holds a run
@@ -77,7 +79,10 @@ def load_policy(
     saved = read_record(found)
     if not 0 <= member < len(saved.specs):
         raise ValueError(f"`member` must be at least 0 and under {len(saved.specs)}; got {member}.")
-    spec = _with_consent(saved.specs[member], allow_import)
+    spec = saved.specs[member]
+    check_saved([spec], allow_import, where=f"the run {str(path)!r}")
+    for module in allow_import:
+        import_module(module)
     with explain_missing_package(spec):
         space, num_actions = _spaces(spec)
     net = make_network(
@@ -94,19 +99,6 @@ def _parameters(arrays: dict[str, np.ndarray], spec: Plan, member: int, num_memb
         return under("member.learner.params.", arrays)
     found = under("learner.params.", arrays)
     return {name: value[member] for name, value in found.items() if len(np.atleast_1d(value)) == num_members}
-
-
-def _with_consent(spec: Plan, allow_import: bool) -> Plan:
-    """Return the spec with the caller's permission to import, in place of the file's."""
-    if ":" in spec.env and not allow_import:
-        raise ValueError(
-            f"`env` {spec.env!r} of this run imports a module, which runs its code. If you trust it, pass "
-            "`--allow-import` (in Python `allow_import=True`)."
-        )
-    options = {name: value for name, value in spec.options.items() if name != "allow_import"}
-    if allow_import and ":" in spec.env:
-        options["allow_import"] = True
-    return dataclasses.replace(spec, options=options)
 
 
 def _spaces(spec: Plan) -> tuple[Any, int]:

@@ -28,6 +28,8 @@ class Runtime(Protocol):
     specs: tuple[Plan, ...]
     program: ProgramSpec
     max_return: float | None
+    notes: tuple[str, ...]
+    """Sentences for the user about the environment, such as how its observations are encoded."""
 
     def start(self) -> Any:
         """Return the state of untrained members."""
@@ -73,9 +75,12 @@ class Runtime(Protocol):
     def close(self) -> None: ...
 
 
-def runtime_for(specs: Sequence[Plan]) -> Runtime:
-    """Return the runtime of resolved specs: `Host` for Gymnasium's environments, else `Synchronous`."""
-    env = with_options(specs[0].env, specs[0].options)
+def runtime_for(specs: Sequence[Plan], tell: Callable[[str], None] | None = None) -> Runtime:
+    """Return the runtime of resolved specs: `Host` for Gymnasium's environments, else `Synchronous`.
+
+    `tell` is called with a line for each module that is imported.
+    """
+    env = with_options(specs[0].env, specs[0].options, tell)
     if on_host(specs[0].env):
         return Host(env, specs)
     return Synchronous(env, specs)

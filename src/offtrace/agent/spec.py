@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import tyro
 
 from offtrace.agent.own_traces import check_saved, described, stored
-from offtrace.environments import NAMES, on_host, own_gamma
+from offtrace.environments import full_name, own_gamma
+from offtrace.environments.own import check_saveable, name_of
 from offtrace.traces import TRACES
 
 EXPLORATIONS = ("linear", "switching")
@@ -47,8 +48,9 @@ class TrainSpec:
     64
     """
 
-    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-    """Environment: `minatar/breakout`, `pocket/cartpole`, `atari/pong`, or a Gymnasium id such as `CartPole-v1`."""
+    env: Annotated[Any, tyro.conf.Positional, tyro.conf.arg(metavar="ENV", constructor=str)]
+    """Environment: a name such as `minatar/breakout`, `CartPole-v1` or `my_module:MyEnv`. Also a class, a function
+    that makes an environment, or a Gymnasium environment: the spec holds its name, `module:MyEnv` if it has one."""
     trace: Annotated[Any, _text("NAME", "retrace")] = "retrace"  # in Python also a class, a value or a function
     """Trace: `retrace`, `tree_backup`, …, or your own, `my_module:MyTrace`; `dqn` has one step and a greedy π."""
     lambda_: Annotated[float, tyro.conf.arg(name="lambda")] = 1.0
@@ -130,6 +132,8 @@ class TrainSpec:
         self._store_trace()
         if self.hidden_sizes is not None:
             object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        if self.env is not None and not isinstance(self.env, str):
+            object.__setattr__(self, "env", name_of(self.env))
         _check(self)
 
     def _store_trace(self) -> None:
@@ -318,15 +322,6 @@ def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
     return dataclasses.replace(spec, **{name: getattr(plan, name) for name in names})
 
 
-def full_name(env: str) -> str:
-    """Return an environment's name with its suite; a name without one belongs to Gymnasium."""
-    if env in NAMES or on_host(env):
-        return env
-    if "/" not in env or ":" in env:
-        return f"gymnasium/{env}"
-    return env
-
-
 # -- as data -------------------------------------------------------------------------------------------------
 
 
@@ -340,7 +335,8 @@ spec keeps its fingerprint, by which a sweep finds its runs."""
 
 
 def to_json(spec: TrainSpec) -> dict[str, Any]:
-    """Return a spec as JSON values."""
+    """Return a spec as JSON values. A trace or an environment that cannot be imported by name raises a ValueError."""
+    check_saveable(spec.env)
     record = {
         **vars(spec),
         "trace": check_saved(spec.trace),
@@ -355,6 +351,8 @@ def from_json(data: Mapping[str, Any]) -> Plan:
     """Return the plan that `to_json` was given."""
     names = {f.name for f in dataclasses.fields(TrainSpec)}
     data = {**ADDED, **data}
+    if isinstance(data.get("options"), dict):  # the first version stored the permission to import here
+        data["options"] = {name: value for name, value in data["options"].items() if name != "allow_import"}
     for rule, wrong in (("must not have", set(data) - names), ("must have", names - set(data))):
         if wrong:
             raise ValueError(
@@ -446,6 +444,8 @@ def _broken_rule(name: str, value: Any) -> str:
         return "a text"
     if name in ("options", "trace_options") and not (isinstance(value, dict) and all(map(_is_option, value.items()))):
         return "a dict from names to numbers, strings or booleans"
+    if name == "options" and "allow_import" in value:
+        return "without `allow_import`, as a module that you name is imported"
     return ""
 
 

@@ -60,6 +60,7 @@ class Synchronous:
         self.specs = tuple(specs)
         self.program = program_spec(first)
         self.max_return = env.max_return
+        self.notes: tuple[str, ...] = ()
         self._settings = settings(specs)
         if first.env.startswith("mdp/"):
             worlds = [with_options(spec.env, spec.options).world for spec in specs]

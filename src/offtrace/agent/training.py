@@ -19,6 +19,7 @@ from offtrace.agent.runtimes import Runtime, runtime_for
 from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher
+from offtrace.environments.own import check_saveable
 
 FINAL = 10**6
 """The number of the final evaluation; no tick has it."""
@@ -229,6 +230,9 @@ def train(
     `stop` is called after every tick, about once a second within a tick, and after every step of
     Gymnasium's environments. When it returns True the run is saved, and its result has no returns.
 
+    A module in the name of an environment, `my_module:MyEnv`, is imported, and `watcher.on_message`
+    gets a line about it. An environment without a name, such as a lambda, cannot have an `output`.
+
     An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is
     an event of its run (`telemetry.divergence`), and the others continue.
     """
@@ -237,13 +241,17 @@ def train(
     specs = tuple(resolved(one, watcher.on_message) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
     if not specs:
         raise ValueError("`spec` must not be empty.")
+    if output is None and resume:
+        raise ValueError("`resume` must come with `output`, the folder of the run.")
     if output is not None:
         for one in specs:
             check_saved(one.trace)
-    if output is None and resume:
-        raise ValueError("`resume` must come with `output`, the folder of the run.")
+            check_saveable(one.env)
     with explain_missing_package(specs[0]):
-        runtime = runtime_for(specs)  # before anything is written, so that wrong input leaves no folder behind
+        # Before anything is written, so that wrong input leaves no folder behind.
+        runtime = runtime_for(specs, watcher.on_message)
+    for note in runtime.notes:
+        watcher.on_message(note)
     run = _Run(runtime, watcher, stop, checkpoint_seconds, alone=not several)
     try:
         if output is None:

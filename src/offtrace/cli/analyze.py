@@ -12,7 +12,8 @@ from offtrace import safety
 from offtrace.agent.own_traces import is_reference, loaded
 from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
-from offtrace.cli.streams import Console, print_json, tell
+from offtrace.cli.streams import Console, print_json, say
+from offtrace.imports import import_module, split
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP
 from offtrace.mdp.gymnasium import PACKAGES
 from offtrace.safety.inputs import read_model, read_policy
@@ -35,9 +36,10 @@ def analyze(
 ) -> None:
     """Show which traces are safe for two policies, how fast they contract, and how much they vary.
 
-    MDP is a Gymnasium id with a model (FrozenLake-v1, CliffWalking-v1, …); a name from `--list`; a file model.npz
-    with arrays p (X, A, X), r and optionally terminates, gamma, pi, mu; or logged data, a file log.csv or log.npz
-    with columns state, action, reward, next_state, terminated, from which the model and μ are estimated by counting.
+    MDP is a Gymnasium id with a model (FrozenLake-v1, my_module:my/Lake-v0, …); a name from `--list`; a file
+    model.npz with arrays p (X, A, X), r and optionally terminates, gamma, pi, mu; or logged data, a file log.csv or
+    log.npz with columns state, action, reward, next_state, terminated, from which the model and μ are estimated by
+    counting.
 
     A policy is uniform; greedy, epsilon_greedy:0.1 or softmax:5 with respect to Q*; or a file policy.npy (X, A).
 
@@ -63,6 +65,8 @@ def analyze(
     if not mdp:
         raise ValueError("name an MDP: `offtrace analyze FrozenLake-v1`, a file, or a name from `--list`.")
     console = Console(stderr=json)
+    if ":" in mdp and Path(mdp).suffix not in (".npz", ".csv"):
+        import_module(split(mdp)[0], say)
     model, given = read_model(mdp, gamma)
     inner = model.mdp if isinstance(model, CountedMDP) else model
     pi, pi_name = _policy("target", target, DEFAULT_TARGET, inner, given.get("pi"))
@@ -77,7 +81,7 @@ def analyze(
             model,
             pi=pi,
             mu=mu,
-            traces=[loaded(name, tell) if is_reference(name) else name for name in traces] or None,
+            traces=[loaded(name, say) if is_reference(name) else name for name in traces] or None,
             lambdas=lambdas,
             accuracy=accuracy,
             progress=bar.update,

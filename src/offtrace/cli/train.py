@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 import tyro
 
+from offtrace.agent.consent import modules
 from offtrace.agent.spec import Plan, TrainSpec
 from offtrace.agent.telemetry import TickRecord, Watcher
 from offtrace.cli.display import Display
@@ -16,18 +17,32 @@ from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import stop_requests
 from offtrace.cli.numbers import count
 from offtrace.cli.options import option
-from offtrace.cli.streams import Console, print_json, tell
+from offtrace.cli.streams import Console, print_json, say
+from offtrace.cli.train_list import print_environments
 
 RUNS = Path("runs")
 
 
+@dataclasses.dataclass(frozen=True)
+class CommandSpec(TrainSpec):
+    """A spec whose environment may be missing, as with `--list`."""
+
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV", help_behavior_hint="")] = ""
+    """Environment: one of `--list`, such as `CartPole-v1`, or your own: `my_module:MyEnv`, `my_module:my/Env-v0`."""
+
+    def __post_init__(self) -> None:
+        if self.env:
+            super().__post_init__()
+
+
 def train(
-    spec: Annotated[TrainSpec, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes],
+    spec: Annotated[CommandSpec, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes],
     output: Annotated[Path | None, option("PATH", "runs/ENV-TRACE-SEED")] = None,
     resume: bool = False,
     allow_changes: bool = False,
     tensorboard: bool = False,
     quiet: bool = False,
+    list: Annotated[bool, tyro.conf.arg(name="list")] = False,
     json: bool = False,
 ) -> None:
     """Train one agent: Retrace by default, with settings that suit the environment.
@@ -41,22 +56,44 @@ def train(
 
     Example: offtrace train CartPole-v1 --trace my_module:MyTrace
 
+    Example: offtrace train my_module:MyEnv --options size 5
+
     Args:
         output: Folder of the run.
         resume: Resume the run in the output folder.
         allow_changes: Resume even if settings or package versions have changed since.
         tensorboard: Also write TensorBoard events.
         quiet: Print only warnings and the result.
+        list: Print what can be trained, and what is installed, and exit.
         json: Print the result as JSON.
     """
+    if list:
+        print_environments(as_json=json)
+        return
+    if not spec.env:
+        raise ValueError("name an environment: `offtrace train CartPole-v1`. `offtrace train --list` shows all.")
+    _train(TrainSpec(**vars(spec)), output, resume, allow_changes, tensorboard, quiet, json)
+
+
+def _train(
+    spec: TrainSpec,
+    output: Path | None,
+    resume: bool,
+    allow_changes: bool,
+    tensorboard: bool,
+    quiet: bool,
+    json: bool,
+) -> None:
     from offtrace.agent import compile_cache
+    from offtrace.agent.consent import import_modules
     from offtrace.agent.runs import read_specs
     from offtrace.agent.spec import continued, resolved
     from offtrace.agent.training import train as run
 
     compile_cache.enable()
+    import_modules([spec], say)
     console = Console(stderr=json)
-    plan = resolved(spec, tell)
+    plan = resolved(spec, say)
     folder = output or _default_folder(plan, resume)
     switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
     command = ["offtrace", "train", *as_arguments(spec), "--output", str(folder), "--resume"]
@@ -174,7 +211,10 @@ class _TrainingWatcher(Watcher):
     def last_line(self, result: Any) -> str:
         """Return the command to run next."""
         if result.finished:
-            return f"Watch it: offtrace watch {shlex.quote(str(self.folder))}"
+            words = ["offtrace", "watch", str(self.folder)]
+            if allowed := modules([result.spec]):
+                words += ["--allow-import", *allowed]
+            return f"Watch it: {shlex.join(words)}"
         return f"Stopped and saved. Resume with: {self.command}"
 
     def finish(self, result: Any) -> None:

@@ -9,7 +9,8 @@ from rich.markup import escape
 
 from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
-from offtrace.cli.streams import Console, warn
+from offtrace.cli.streams import Console, say, warn
+from offtrace.imports import import_module
 
 
 def watch(
@@ -20,7 +21,7 @@ def watch(
     seed: int = 0,
     epsilon: float = 0.0,
     fps: float = 30.0,
-    allow_import: bool = False,
+    allow_import: Annotated[tuple[str, ...], option("MODULE …", "none")] = (),
 ) -> None:
     """Show a trained agent at play: in this terminal, or as a GIF or an MP4.
 
@@ -36,13 +37,15 @@ def watch(
         seed: Random seed of the environment.
         epsilon: Probability of a random action.
         fps: Frames per second.
-        allow_import: Import the module that the run's environment names (module:Name-v0). This runs its code.
+        allow_import: Modules that may be imported, if the run names them (my_module:MyEnv). This runs their code.
     """
     from offtrace import watch as library
     from offtrace.agent import compile_cache
     from offtrace.agent.policy import load_policy
 
     compile_cache.enable()
+    for module in allow_import:
+        import_module(module, say)
     policy = load_policy(run, allow_import=allow_import, warn=warn)
     console = Console()
     settings: dict[str, Any] = {

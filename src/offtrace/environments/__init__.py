@@ -13,12 +13,13 @@ package loads neither JAX nor a suite; `make` does.
 import difflib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from offtrace.environments.interface import Actor, Ended, Environment, Row, Space, Step
+from offtrace.environments.own import LocalName
 
 __all__ = [
     "ATARI",
@@ -55,6 +56,9 @@ SUITE = MappingProxyType(
 """The module, class and arguments of each pure environment."""
 
 NAMES = tuple(SUITE)
+
+SUITES = ("pocket", "minatar", "mdp", "atari", "gymnasium")
+"""The first words of names."""
 
 TITLES = MappingProxyType(
     {
@@ -130,7 +134,8 @@ def make(name: str, **options: Any) -> Any:
 
     A factory takes `num_actors` and `seed`. Options are the fields of the environment
     (`time_limit`, `sticky`, …). For Gymnasium they are the arguments of `GymnasiumRows`, which
-    passes the rest to `gymnasium.make`.
+    passes the rest to `gymnasium.make`. A module in the name, `gymnasium/my_module:MyEnv`, is
+    imported: check a name from a file with `offtrace.imports.check_consent` first.
 
     >>> make("pocket/catch", columns=5).observation.shape
     (10, 5, 2)
@@ -147,7 +152,9 @@ def make(name: str, **options: Any) -> Any:
         return import_module("offtrace.environments.mdp").named(id_, **options)
     if suite == "gymnasium" and id_:
         gymnasium = import_module("offtrace.environments.gymnasium")
-        gymnasium.find(id_, allow_import=options.get("allow_import", False))
+        if isinstance(name, LocalName):
+            id_ = LocalName(id_, name.value, name.reason)
+        gymnasium.find(id_)
         return gymnasium.GymnasiumFactory(id_, options)
     if name not in SUITE:
         raise ValueError(f"`name` must be an environment; got {name!r}. {_hint(name)}")
@@ -155,8 +162,13 @@ def make(name: str, **options: Any) -> Any:
     return getattr(import_module(f"offtrace.environments.{module}"), class_name)(**arguments, **options)
 
 
-def with_options(name: str, options: Mapping[str, Any]) -> Any:
-    """Call `make` with options from a spec, and raise ValueError for an option that the environment does not take."""
+def with_options(name: str, options: Mapping[str, Any], tell: Callable[[str], None] | None = None) -> Any:
+    """Call `make` with options from a spec, and raise ValueError for an option that the environment does not take.
+
+    `tell` is called with a line for each module that is imported.
+    """
+    if tell is not None:
+        import_named(name, tell)
     try:
         return make(name, **options)
     except TypeError as error:
@@ -166,6 +178,22 @@ def with_options(name: str, options: Mapping[str, Any]) -> Any:
         made = getattr(import_module(f"offtrace.environments.{module}"), class_name)
         known = [option for option in inspect.signature(made).parameters if option not in arguments]
         raise wrong_options(name, options, known, error) from error
+
+
+def import_named(name: str, tell: Callable[[str], None]) -> None:
+    """Import the module in the name of an environment, if it has one, and tell which file was imported."""
+    if reference(name):
+        import_module("offtrace.environments.finding").find(name.removeprefix("gymnasium/"), tell)
+
+
+def reference(name: str) -> str:
+    """Return the reference to a user's module in the name of an environment; "" if it has none.
+
+    >>> reference("gymnasium/my_module:my/Grid-v0"), reference("CartPole-v1")
+    ('my_module:my/Grid-v0', '')
+    """
+    plain = name.removeprefix("gymnasium/")
+    return plain if ":" in plain and not isinstance(name, LocalName) else ""
 
 
 def wrong_options(name: str, options: Mapping[str, Any], known: Sequence[str], error: Exception) -> ValueError:
@@ -202,6 +230,18 @@ def on_host(name: str) -> bool:
     (True, True, False)
     """
     return name.startswith(("gymnasium/", "atari/"))
+
+
+def full_name(name: str) -> str:
+    """Return an environment's name with its suite; a name without one belongs to Gymnasium, also `my/Grid-v0`.
+
+    >>> full_name("CartPole-v1"), full_name("my/Grid-v0"), full_name("pocket/catch")
+    ('gymnasium/CartPole-v1', 'gymnasium/my/Grid-v0', 'pocket/catch')
+    """
+    suite, slash, _ = name.partition("/")
+    if slash and suite in SUITES:
+        return name
+    return f"gymnasium/{name}"
 
 
 def _hint(name: str) -> str:

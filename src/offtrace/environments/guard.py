@@ -5,7 +5,6 @@ the guard does not raise: it returns a blank step, and a report of the fault in 
 """
 
 import functools
-import importlib
 import inspect
 import multiprocessing
 import os
@@ -18,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.environments import similar_names, valid_names
-
 try:
     import gymnasium
 except ModuleNotFoundError as missing:
@@ -27,38 +24,6 @@ except ModuleNotFoundError as missing:
 
 FAULT = "offtrace_fault"
 """The key of `info` that holds a report: the call that failed, the error in one line, and the traceback."""
-
-
-def find(name: str, *, allow_import: bool) -> Any:
-    """Return the spec of a registered id. `module:Name-v0` imports the module, which runs its code."""
-    module, colon, id_ = name.rpartition(":")
-    if colon and not allow_import:
-        raise ValueError(
-            f"`env` must be an id without a module to import; got {name!r}. If you trust it, pass allow_import=True."
-        )
-    if colon:
-        try:
-            importlib.import_module(module)
-        except SystemExit as error:
-            raise ValueError(f"`env` must not exit when it is imported; got {name!r}, whose module does.") from error
-    try:
-        return gymnasium.spec(id_)
-    except gymnasium.error.Error as error:
-        message = str(error) if colon else _with_hint(id_, error)
-        raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {message}") from error
-
-
-def _with_hint(id_: str, error: Exception) -> str:
-    """Return Gymnasium's message about an unknown name, with our own names added to its suggestion."""
-    message = str(error)
-    if not isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound):
-        return message
-    hint = similar_names(id_)
-    if "Did you mean" not in message:
-        return f"{message} {hint or valid_names()}"
-    if not hint:
-        return message
-    return f"{message.removesuffix('?')}, or {hint.removeprefix('Did you mean ')}"
 
 
 def accepted_options(spec: Any) -> list[str]:
@@ -84,12 +49,14 @@ def make_one(spec: Any, **options: Any) -> Any:
         raise ImportError(f"{spec.id} needs a package that is not installed: {error}") from error
 
 
-def maker(spec: Any, options: dict[str, Any]) -> Callable[[], Any]:
+def maker(spec: Any, name: str, options: dict[str, Any]) -> Callable[[], Any]:
     """Return a function without arguments that makes the guarded environment, here or in a worker."""
-    return functools.partial(_make_guarded, spec, options, os.getpid())
+    return functools.partial(_make_guarded, spec, name, options, os.getpid())
 
 
-def _make_guarded(spec: Any, options: dict[str, Any], parent: int) -> Any:
+def _make_guarded(spec: Any, name: str, options: dict[str, Any], parent: int) -> Any:
+    from offtrace.environments.encoding import Encoded, encoded
+
     if os.getpid() != parent:
         _prepare_worker()
     env = make_one(spec, **options)
@@ -100,7 +67,9 @@ def _make_guarded(spec: Any, options: dict[str, Any], parent: int) -> Any:
         inner.env = ResultCheck(inner.env)
     else:
         env = ResultCheck(env)
-    return Guard(env)
+    env = encoded(env, name)
+    notes = env.notes if isinstance(env, Encoded) else ()
+    return Guard(env, notes)
 
 
 def _prepare_worker() -> None:
@@ -143,12 +112,12 @@ class Guard(gymnasium.Wrapper):
     whole batch at once.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, notes: tuple[str, ...] = ()) -> None:
         super().__init__(env)
-        space = env.observation_space
-        self._shape = space.shape
-        self._dtype = space.dtype
-        self._blank = np.zeros(self._shape or (), self._dtype)
+        self._space = env.observation_space
+        self._blank = np.zeros(self._space.shape or (), self._space.dtype)
+        self.notes = notes
+        """Sentences about how observations and actions are encoded."""
         self.busy = False
         """True during a call."""
 
@@ -174,20 +143,25 @@ class Guard(gymnasium.Wrapper):
 
     def _observed(self, observation: Any) -> np.ndarray:
         array = np.asarray(observation)
-        if array.dtype != self._dtype:
-            with np.errstate(invalid="ignore"):  # NaN has no integer value; it raises below
-                same = array.dtype.kind in "biuf" and np.array_equal(array.astype(self._dtype), array)
-            if not same and not (array.dtype.kind == self._dtype.kind == "f"):
-                raise TypeError(f"the observation must fit its space's dtype, {self._dtype}; got {array.dtype}")
-        if array.shape != self._shape:
-            raise ValueError(f"the observation must have its space's shape, {self._shape}; got {array.shape}")
+        check_fits(array, self._space)
         return array
+
+
+def check_fits(array: np.ndarray, space: Any) -> None:
+    """Raise unless an array has the dtype and the shape of its Box."""
+    if array.dtype != space.dtype:
+        with np.errstate(invalid="ignore"):  # NaN has no integer value; it raises below
+            same = array.dtype.kind in "biuf" and np.array_equal(array.astype(space.dtype), array)
+        if not same and not (array.dtype.kind == space.dtype.kind == "f"):
+            raise TypeError(f"the observation must fit its space's dtype, {space.dtype}; got {array.dtype}")
+    if array.shape != space.shape:
+        raise ValueError(f"the observation must have its space's shape, {space.shape}; got {array.shape}")
 
 
 def _report(error: BaseException) -> tuple[str, str]:
     """Return the error and its place in one line, and the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    of_environment = [frame for frame in frames if frame.filename != __file__]
+    of_environment = [frame for frame in frames if os.path.dirname(frame.filename) != os.path.dirname(__file__)]
     where = ""
     if of_environment:
         last = of_environment[-1]

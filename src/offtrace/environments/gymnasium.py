@@ -1,4 +1,4 @@
-"""Rows from Gymnasium environments with array observations and numbered actions.
+"""Rows from Gymnasium environments. Observations that are not arrays, and several actions at once, are encoded.
 
     rows = GymnasiumRows("CartPole-v1", num_actors=8, seed=0)
     actor = rows.begin()
@@ -23,7 +23,8 @@ import numpy as np
 
 from offtrace.environments import wrong_options
 from offtrace.environments.checks import checked_whole
-from offtrace.environments.guard import accepted_options, find, gymnasium
+from offtrace.environments.finding import find
+from offtrace.environments.guard import accepted_options, gymnasium
 from offtrace.environments.interface import Actor, Array, Ended, Row
 from offtrace.environments.spaces import MODES, bounds, checked_actions, is_next_step, spaces
 from offtrace.environments.vector import Fault, Vector, vector_maker
@@ -46,10 +47,9 @@ class GymnasiumFactory:
         try:
             return GymnasiumRows(self.id, num_actors, seed, **self.options)
         except TypeError as error:
-            if not self.options:
+            if not self.options and "required" not in str(error):
                 raise
-            spec = find(self.id, allow_import=self.options.get("allow_import", False))
-            known = [*accepted_options(spec), "max_episode_steps", *own_options()]
+            known = [*accepted_options(find(self.id)), "max_episode_steps", *own_options()]
             raise wrong_options(self.name, self.options, known, error) from error
 
 
@@ -62,11 +62,13 @@ def own_options() -> list[str]:
 class GymnasiumRows:
     """Rows of `num_actors` copies of an environment, or of your own vector environment.
 
-    `env` is an id, made with `options`, or a vector environment. `"module:Name-v0"` imports the
-    module, which requires `allow_import`. Actor i is seeded with `seed` + i. `vectorization` is
-    `"sync"` (one after the other in this process) or `"async"` (each in its own process).
-    `autoreset` is `"next_step"` or `"same_step"`; for a vector environment it defaults to the mode
-    in its metadata. uint8 and bool observations keep their dtype; all others become float32.
+    `env` is a name, made with `options`, or a vector environment. A name is an id, `module:Name-v0`
+    or `module:MyEnv`; the last two import the module. Actor i is seeded with `seed` + i.
+    `vectorization` is `"sync"` (one after the other in this process) or `"async"` (each in its own
+    process). `autoreset` is `"next_step"` or `"same_step"`; for a vector environment it defaults to
+    the mode in its metadata. uint8 and bool observations keep their dtype; all others become
+    float32. Discrete, Dict and other observations, and MultiDiscrete actions, are encoded as in
+    `encoding`; `notes` says how.
 
     A fault in one environment closes all of them, with an error that names environment, seed, step
     and action: `TimeoutError` if a call takes longer than `timeout` seconds, else `RuntimeError`.
@@ -90,7 +92,6 @@ class GymnasiumRows:
         autoreset: str | None = None,
         timeout: float | None = 60.0,
         check_bounds: bool = True,
-        allow_import: bool = False,
         **options: Any,
     ) -> None:
         if timeout is not None and not timeout > 0:
@@ -104,8 +105,8 @@ class GymnasiumRows:
             self.name = f"gymnasium/{env}"
             copies = checked_whole("num_actors", num_actors)
             self._num_steps = np.zeros(copies, np.int64)
-            spec = find(env, allow_import=allow_import)
-            env = vector_maker(spec, copies, vectorization, MODES[autoreset or "next_step"], options)
+            spec = find(env)
+            env = vector_maker(spec, self.name, copies, vectorization, MODES[autoreset or "next_step"], options)
         else:
             _check_vector(env, num_actors, options)
             self.name = f"gymnasium/{env.spec.id if env.spec else type(env.unwrapped).__name__}"
@@ -117,6 +118,7 @@ class GymnasiumRows:
             made = self._vector.env
             self.num_actors = int(made.num_envs)
             self.max_return = None
+            self.notes: tuple[str, ...] = made.get_attr("notes")[0] if callable(env) else ()
             self.observation, self.num_actions, self._first_action = spaces(made, self.name)
             self._is_next_step = is_next_step(made, autoreset)
             self._low, self._high = None, None

@@ -116,9 +116,11 @@ class Vector:
             raise Fault(actor, call, what, trace=trace)
 
 
-def vector_maker(spec: Any, num_envs: int, vectorization: str, autoreset: Any, options: dict) -> Callable[[], Any]:
+def vector_maker(
+    spec: Any, name: str, num_envs: int, vectorization: str, autoreset: Any, options: dict
+) -> Callable[[], Any]:
     """Return a function that makes a vector of `num_envs` guarded environments."""
-    makers = [maker(spec, options)] * num_envs
+    makers = [maker(spec, name, options)] * num_envs
     if vectorization == "sync":
         return lambda: gymnasium.vector.SyncVectorEnv(makers, copy=False, autoreset_mode=autoreset)
     if vectorization == "async":

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from offtrace.agent import compile_cache
+from offtrace.agent.consent import modules
 from offtrace.agent.spec import Plan, to_json
 from offtrace.experiments.members import train_population
 from offtrace.experiments.populations import Members, new_populations, saved_populations, work_folder
@@ -49,15 +50,16 @@ def run(
     on_accelerator = _on_accelerator()
     if jobs is None:
         jobs = 0 if on_accelerator else num_cores()
+    allowed = modules(specs)
     missing, reader = register(specs, path, command, tell)
     before: list[Plan] = []
     while missing and missing != before:
         resumed, others = saved_populations(path, missing)
         waiting = [*resumed, *new_populations(others, jobs, on_accelerator)]
         if jobs == 0:
-            _train_here(path, waiting, command, stop, reader)
+            _train_here(path, waiting, command, stop, reader, allowed)
         else:
-            train_in_processes(path, waiting, jobs, command, stop, reader)
+            train_in_processes(path, waiting, jobs, command, stop, reader, allowed)
         before = missing
         missing = []
         if not stop():
@@ -69,12 +71,17 @@ def run(
 
 
 def _train_here(
-    path: Path, waiting: Sequence[Members], command: str, stop: Callable[[], bool], reader: ProgressReader
+    path: Path,
+    waiting: Sequence[Members],
+    command: str,
+    stop: Callable[[], bool],
+    reader: ProgressReader,
+    allow_import: Sequence[str],
 ) -> None:
     compile_cache.enable()
     for members in waiting:
         if not stop():
-            train_population(path, members, command, stop, reader.update)
+            train_population(path, members, command, stop, reader.update, allow_import)
 
 
 def _left_by_others(

@@ -5,12 +5,13 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from offtrace.agent.consent import check_saved
 from offtrace.agent.spec import from_json
 from offtrace.agent.telemetry import TickRecord, Watcher, divergence
 from offtrace.experiments.populations import Members, population_folder, remove_folder
@@ -42,8 +43,12 @@ def train_population(
     command: str,
     stop: Callable[[], bool],
     tick: Callable[[], object] = lambda: None,
+    allow_import: Collection[str] = (),
 ) -> None:
-    """Train a population, or resume it, and write its reports to the store as they come."""
+    """Train a population, or resume it, and write its reports to the store as they come.
+
+    Members come from files, so they may name only users' modules that are in `allow_import`.
+    """
     with Store(store) as opened:
         is_saved = (population_folder(store, members) / "spec.json").exists()
         claimed = ClaimedRuns(opened, members, provenance(command), keep_all=is_saved)
@@ -56,6 +61,8 @@ def train_population(
 
         batches = ReportBatches(write)
         try:
+            specs = [from_json(member) for member in claimed.members]
+            check_saved(specs, allow_import, where=f"the results file {str(store)!r}")
             results = _results(store, claimed, batches, stop)
             # A population that was killed may have saved more than it wrote to the store.
             claimed.write([result.history for result in results])

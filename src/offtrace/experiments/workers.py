@@ -39,9 +39,10 @@ def train_in_processes(
     command: str,
     stop: Callable[[], bool],
     reader: ProgressReader,
+    allow_import: Sequence[str] = (),
 ) -> None:
     """Train populations, `jobs` at once. One whose process dies is started again, up to `TRIES` times in all."""
-    workers = _Workers(path, waiting, jobs, command)
+    workers = _Workers(path, waiting, jobs, command, allow_import)
     looked_at = 0.0
     try:
         while workers.are_left():
@@ -60,10 +61,13 @@ def train_in_processes(
 class _Workers:
     """The populations that wait, and the processes that train others."""
 
-    def __init__(self, path: Path, waiting: Sequence[Members], jobs: int, command: str) -> None:
+    def __init__(
+        self, path: Path, waiting: Sequence[Members], jobs: int, command: str, allow_import: Sequence[str]
+    ) -> None:
         self._path = path
         self._jobs = jobs
         self._command = command
+        self._allow_import = tuple(allow_import)
         self._queue = [(members, 1) for members in waiting]
         self._running: list[_Worker] = []
         self._is_stopping = False
@@ -78,7 +82,8 @@ class _Workers:
             members, tries = self._queue.pop(0)
             with Store(self._path) as store:
                 ids = store.ids(members)
-            process = self._spawn.Process(target=_train, args=(str(self._path), ids, self._command, os.getpid()))
+            args = (str(self._path), ids, self._command, os.getpid(), self._allow_import)
+            process = self._spawn.Process(target=_train, args=args)
             _start(process)
             self._running.append(_Worker(process, members, tries))
 
@@ -132,7 +137,7 @@ def _start(process: Any) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _train(store: str, ids: Sequence[int], command: str, parent: int) -> None:
+def _train(store: str, ids: Sequence[int], command: str, parent: int, allow_import: Sequence[str] = ()) -> None:
     """Train a population in this process. It stops, and saves, on SIGTERM or when its parent has ended."""
     is_stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_stopping.set())
@@ -144,7 +149,13 @@ def _train(store: str, ids: Sequence[int], command: str, parent: int) -> None:
             members = opened.specs(ids)
         compile_cache.enable()
         if not is_stopping.is_set():
-            train_population(path, members, command, lambda: is_stopping.is_set() or os.getppid() != parent)
+            train_population(
+                path,
+                members,
+                command,
+                lambda: is_stopping.is_set() or os.getppid() != parent,
+                allow_import=allow_import,
+            )
     except OSError as error:
         if error.errno is None:
             raise

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offtrace import imports
 from offtrace.mdp.finite import FiniteMDP
 
 NUM_RESETS = 1000
@@ -77,23 +78,21 @@ def from_dictionary(
     )
 
 
-def from_gymnasium(
-    env: Any, *, gamma: float, start: ArrayLike | None = None, allow_import: bool = False, **options: Any
-) -> FiniteMDP:
+def from_gymnasium(env: Any, *, gamma: float, start: ArrayLike | None = None, **options: Any) -> FiniteMDP:
     """Return the MDP of an environment, given as an environment or by its id.
 
     The model is read from `env.unwrapped.P`, or from `env.unwrapped.dynamics` for ICU-Sepsis.
     `start` defaults to the environment's own distribution of first states; if it has none, to their
     frequency in 1000 resets of a copy. `options` are passed to `gymnasium.make`.
 
-    An id `module:Name-v0` imports that module, which runs its code; this requires
-    `allow_import=True`.
+    `module:Name-v0`, an id, and `module:MyEnv`, a class or function, import that module, which runs
+    its code.
 
     >>> from_gymnasium("FrozenLake-v1", gamma=0.99, is_slippery=False)
     FiniteMDP(FrozenLake-v1, 16 states, 4 actions, 64 transitions, gamma=0.99)
     """
     if isinstance(env, str):
-        made = _made(env, allow_import, options)
+        made = _made(env, options)
         try:
             return from_gymnasium(made, gamma=gamma, start=start)
         finally:
@@ -160,16 +159,18 @@ def _sepsis(env: Any, *, gamma: float, start: ArrayLike | None, name: str) -> Fi
     return FiniteMDP(p=p, r=model["r_mat"], gamma=gamma, terminates=terminates, start=chosen, name=name)
 
 
-def _made(name: str, allow_import: bool, options: dict[str, Any]) -> Any:
-    if ":" in name and not allow_import:
-        raise ValueError(
-            f"`env` must be an id without a module to import; got {name!r}. If you trust it, pass allow_import=True."
-        )
+def _made(name: str, options: dict[str, Any]) -> Any:
     gymnasium = _imported("gymnasium")
+    id_ = name
+    if ":" in name:
+        module_name, id_ = imports.split(name)
+        make = getattr(imports.import_module(module_name), id_, None)
+        if callable(make):
+            return make(**options)
     if name.startswith("Sepsis/"):
         _imported("icu_sepsis")  # importing it registers its ids
     try:
-        return gymnasium.make(name, **options)
+        return gymnasium.make(id_, **options)
     except gymnasium.error.DependencyNotInstalled:
         raise
     except gymnasium.error.Error as error:

@@ -20,7 +20,6 @@ from offtrace.watch.captions import check_fps, pillow
 from offtrace.watch.episodes import Frame, Player, play
 from offtrace.watch.gif import check_gif_fps, write_gif
 from offtrace.watch.mp4 import ffmpeg_path, write_mp4
-from offtrace.watch.pictures import ACTIONS
 
 __all__ = ["Frame", "Player", "play", "record", "show"]
 
@@ -64,8 +63,7 @@ def show(
     returns: list[float] = []
     settings = {"seed": seed, "epsilon": epsilon, "max_steps": max_steps, "num_episodes": num_episodes}
     with _explained_imports(), _no_window(), closing(play(policy, **settings)) as frames:
-        actions = ACTIONS.get(policy.env, "")
-        screen.show(_observed(frames, returns), console, fps, title=policy.env, actions=actions)
+        screen.show(_observed(frames, returns), console, fps, title=policy.env)
     return returns
 
 

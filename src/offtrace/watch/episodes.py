@@ -8,7 +8,7 @@ Pure environments are drawn by `pictures`; a Gymnasium environment renders itsel
 
 import itertools
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from offtrace.environments import make
 from offtrace.environments.checks import checked_whole
-from offtrace.watch.pictures import cells, picture
+from offtrace.watch.pictures import ACTIONS, cells, picture
 
 
 class Player(Protocol):
@@ -56,6 +56,8 @@ class Frame:
     """(A,) the action values in x_t; None in the last frame."""
     ended: str
     """In the last frame `terminated`, `truncated`, or `stopped` (by `max_steps`), else empty."""
+    action_names: Sequence[str] = ()
+    """The names of the actions; empty if they have none."""
 
 
 def play(
@@ -105,6 +107,7 @@ def _frames(
                     episode_return=total,
                     q=q,
                     ended=ended,
+                    action_names=stage.action_names,
                 )
                 if action is None:
                     break
@@ -150,6 +153,8 @@ class _Stage(Protocol):
     """One environment of any kind, which keeps its own state."""
 
     num_actions: int
+    action_names: Sequence[str]
+    """Names of the actions; empty if they have none."""
 
     def reset(self) -> _Moment: ...
 
@@ -180,6 +185,7 @@ class _Pure:
         import jax
 
         self.num_actions = env.num_actions
+        self.action_names: Sequence[str] = ACTIONS.get(env.name, "")
         self._env = env
         self._reset = jax.jit(env.reset)
         self._step = jax.jit(env.step)
@@ -212,14 +218,16 @@ class _Rendered:
     """A Gymnasium environment with `render_mode="rgb_array"`."""
 
     def __init__(self, id_: str, options: dict[str, Any], seed: int) -> None:
-        from offtrace.environments.guard import find, gymnasium, make_one
+        from offtrace.environments.encoding import Encoded, encoded
+        from offtrace.environments.finding import find
+        from offtrace.environments.guard import gymnasium, make_one
         from offtrace.environments.gymnasium import own_options
-        from offtrace.environments.spaces import check_spaces, observed_dtype
+        from offtrace.environments.spaces import observed_dtype
 
         self._name = f"gymnasium/{id_}"
         self._seed: int | None = seed
         self._missing = gymnasium.error.DependencyNotInstalled
-        spec = find(id_, allow_import=options.get("allow_import", False))
+        spec = find(id_)
         kept = {key: value for key, value in options.items() if key not in (*own_options(), "render_mode")}
         try:
             with warnings.catch_warnings():
@@ -228,15 +236,18 @@ class _Rendered:
         except TypeError as error:
             if "render_mode" not in str(error):
                 raise
-            raise self._unseen("it takes no `render_mode`") from error
+            raise self._unseen("it takes no `render_mode`, which gymnasium.Env documents") from error
         try:
             if "rgb_array" not in (self._env.metadata.get("render_modes") or ()):
                 raise self._unseen(f"its render modes are {self._env.metadata.get('render_modes')}")
-            check_spaces(self._env.observation_space, self._env.action_space, self._name)
+            self._env = encoded(self._env, self._name)
         except BaseException:
             self._env.close()
             raise
         self.num_actions = int(self._env.action_space.n)
+        self.action_names: Sequence[str] = ACTIONS.get(self._name, "")
+        if isinstance(self._env, Encoded):
+            self.action_names = self._env.action_names or self.action_names
         self._first_action = int(self._env.action_space.start)
         self._dtype = observed_dtype(self._env.observation_space)
 

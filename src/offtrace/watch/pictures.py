@@ -100,6 +100,13 @@ ACTIONS: Mapping[str, str] = MappingProxyType(
         "minatar/freeway": "·↑↓",
         "minatar/seaquest": "·←↑→↓*",
         "minatar/space_invaders": "·←→*",
+        "gymnasium/Acrobot-v1": "↻·↺",
+        "gymnasium/CartPole-v1": "←→",
+        "gymnasium/CliffWalking-v1": "↑→↓←",
+        "gymnasium/CliffWalkingSlippery-v1": "↑→↓←",
+        "gymnasium/FrozenLake-v1": "←↓→↑",
+        "gymnasium/FrozenLake8x8-v1": "←↓→↑",
+        "gymnasium/MountainCar-v0": "←·→",
     }
 )
 """One character per action, for environments whose actions mean the same in all states."""

@@ -4,7 +4,7 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -20,12 +20,10 @@ from offtrace.watch.captions import HOLD_SECONDS, check_fps, pillow, return_text
 from offtrace.watch.episodes import Frame
 
 
-def show(
-    frames: Iterable[Frame], console: Console, fps: float, *, title: str = "", actions: Sequence[str] = ""
-) -> None:
+def show(frames: Iterable[Frame], console: Console, fps: float, *, title: str = "") -> None:
     """Show frames in the terminal, as large as fits, until they end or Ctrl-C is pressed.
 
-    Grid environments are shown cell by cell; other pictures are averaged down. `actions` has a character per action.
+    Grid environments are shown cell by cell; other pictures are averaged down.
     """
     check_fps(fps)
     live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
@@ -33,7 +31,7 @@ def show(
     live.start()
     try:
         for frame in frames:
-            live.update(View(frame, title, actions), refresh=True)
+            live.update(View(frame, title), refresh=True)
             due = max(due, time.monotonic() - 1 / fps) + 1 / fps + (HOLD_SECONDS if frame.ended else 0)
             time.sleep(max(0.0, due - time.monotonic()))
     except KeyboardInterrupt:
@@ -59,10 +57,9 @@ def _ctrl_c_ignored() -> Generator[None, None, None]:
 class View:
     """A frame as rich renders it: the picture, and two lines of text below it."""
 
-    def __init__(self, frame: Frame, title: str, actions: Sequence[str] = "") -> None:
+    def __init__(self, frame: Frame, title: str) -> None:
         self.frame = frame
         self.title = title
-        self.actions = actions
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
@@ -108,7 +105,8 @@ class View:
         return text
 
     def _label(self, action: int) -> str:
-        return self.actions[action] if action < len(self.actions) else str(action)
+        names = self.frame.action_names
+        return names[action] if action < len(names) else str(action)
 
     def _fitting(self, text: Text, width: int) -> Text:
         text.truncate(width, overflow="ellipsis")
