@@ -27,9 +27,9 @@ from offtrace.cli.train import as_arguments
 from offtrace.doctor.verdict import THEORY, TITLES
 from offtrace.experiments import engine, shipping
 from offtrace.experiments.populations import saved_populations, work_folder
-from offtrace.experiments.results import trace_names
 from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, fingerprint
+from offtrace.experiments.trace_names import trace_names
 from offtrace.report.names import named
 from offtrace.scores import is_baseline
 
@@ -400,9 +400,9 @@ def test_names_of_traces() -> None:
         {"trace": "mine:old"},
     ]
     names = ["retrace", "Half(λ)", "Half(λ) (share=0.5)", "Half(λ) (share=0.25)", "f() (a1b2)", "f() (b1b2)"]
-    names += ["g() (mine:g)", "g() (mine:other.g)", "Q(σ, λ) (sigma=0.5)", "retrace()", "mine:old()"]
+    names += ["g() (mine:g)", "g() (mine:other.g)", "q_sigma (sigma=0.5)", "retrace()", "mine:old()"]
     assert list(trace_names(specs).values()) == names
-    assert [is_baseline(name) for name in names] == [name[-1] == ")" and "λ" not in name for name in names]
+    assert [is_baseline(name) for name in names] == ["()" in name for name in names]
     assert named("Half(λ) (share=0.5).greedy") == "Half(λ) (share=0.5) (greedy)"
 
 

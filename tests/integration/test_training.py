@@ -904,7 +904,7 @@ def arguments(given: TrainSpec, *more: str) -> list[str]:
     """Return the spec as typed on the command line."""
     typed = ["train", given.env]
     for name, value in vars(given).items():
-        if name == "env" or value is None or value == {}:
+        if name == "env" or value in (None, {}, ""):
             continue
         option = "--" + name.rstrip("_").replace("_", "-")
         if isinstance(value, bool):

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.ladder import ladder_comparison
 from offtrace.experiments.store import OVER, StoredRun
+from offtrace.experiments.trace_names import trace_key, trace_names
 from offtrace.mdp import SMALL_WORLD
 from offtrace.scores import Comparison, Key, area_under_curve, is_baseline, run_score
 from offtrace.scores.comparison import Stretch
 from offtrace.scores.keys import in_order, split_variant
-from offtrace.traces import TRACES
 
 VARIANTS = ("target_policy", "double", "target_epsilon")
 """Fields of a spec that distinguish algorithms of the same trace."""
@@ -220,73 +220,16 @@ def algorithms_of(runs: Sequence[StoredRun]) -> dict[str, str]:
     targets: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
     traces = trace_names([run.spec for run in runs])
     for run in runs:
-        cell = run.spec["env"], traces[_trace_of(run.spec)], run.spec["lambda_"]
+        cell = run.spec["env"], traces[trace_key(run.spec)], run.spec["lambda_"]
         targets.setdefault(cell, set()).add(tuple(run.spec.get(name) for name in VARIANTS))
     several = {cell[1] for cell, found in targets.items() if len(found) > 1}
     names = {}
     for run in runs:
-        name = traces[_trace_of(run.spec)]
+        name = traces[trace_key(run.spec)]
         if name in several:
             name += _suffix(run.spec)
         names[run.fingerprint] = name
     return names
-
-
-def trace_names(specs: Sequence[Mapping[str, Any]]) -> dict["TraceKey", str]:
-    """Return a name for each trace, so that different traces have different names. Nothing is imported.
-
-    A built-in trace has its name. A user's has its title. Its parameters follow. Where two traces
-    have the same title, so does the beginning of the hash of their sources, or else their reference.
-    """
-    names: dict[TraceKey, str] = {}
-    by_name: dict[str, list[TraceKey]] = {}
-    for spec in specs:
-        key = _trace_of(spec)
-        if key not in names:
-            names[key] = _trace_name(spec)
-            by_name.setdefault(names[key], []).append(key)
-    for name, same in by_name.items():
-        if len(same) > 1:
-            names |= {key: f"{name} ({mark})" for key, mark in zip(same, _marks(same), strict=True)}
-    return names
-
-
-class TraceKey(NamedTuple):
-    """Everything that tells a trace from others."""
-
-    trace: str
-    source: str
-    title: str
-    options: str
-
-
-def _trace_of(spec: Mapping[str, Any]) -> TraceKey:
-    options = sorted((spec.get("trace_options") or {}).items())
-    return TraceKey(
-        str(spec["trace"]), str(spec.get("trace_source", "")), str(spec.get("trace_title", "")), repr(options)
-    )
-
-
-def _trace_name(spec: Mapping[str, Any]) -> str:
-    name = str(spec["trace"])
-    if ":" in name:
-        name = spec.get("trace_title") or name
-        if "λ" not in name and "()" not in name:  # as in no built-in name
-            name += "()"
-    options = spec.get("trace_options")
-    if options:
-        title = TRACES[name].title if name in TRACES else name
-        name = f"{title} ({', '.join(f'{key}={_text(value)}' for key, value in sorted(options.items()))})"
-    return name
-
-
-def _marks(traces: Sequence[TraceKey]) -> list[str]:
-    """Return a short text for each trace, by which they differ."""
-    marks = [key.source[:4] for key in traces]
-    for others in ([key.source for key in traces], [key.trace for key in traces], [repr(key) for key in traces]):
-        if len({*marks}) < len(marks):
-            marks = others
-    return marks
 
 
 def _suffix(spec: Mapping[str, Any]) -> str:

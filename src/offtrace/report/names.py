@@ -14,13 +14,14 @@ RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 def named(algorithm: str) -> str:
     """Return the display name of an algorithm; the name itself, without a module, if there is none.
 
-    >>> named("tree_backup"), named("dqn.exploration"), named("my_module:Mine")
-    ('TB(λ)', 'DQN (exploring)', 'Mine')
+    >>> named("tree_backup"), named("dqn.exploration"), named("my_module:Mine"), named("q_sigma (sigma=0.5)")
+    ('TB(λ)', 'DQN (exploring)', 'Mine', 'Q(σ, λ) (sigma=0.5)')
     """
     if algorithm in RUNGS:
         return RUNGS[algorithm]
     name, variant = keys.split_variant(algorithm)
-    title = NAMES.get(name, name.rpartition(":")[2])
+    plain, space, options = name.partition(" (")
+    title = NAMES.get(plain, plain.rpartition(":")[2]) + space + options
     if not variant:
         return title
     return f"{title} ({', '.join(VARIANTS[each] for each in variant)})"
