@@ -418,7 +418,7 @@ def test_what_is_no_spec_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert told.count("\n") == 1
     assert "is damaged at run 1" in told
     with pytest.raises(ValueError, match="is damaged at run 1"):
-        engine.run(runs_of(Sweep("mine", ("pocket/catch",), num_seeds=1)), path, jobs=0)
+        engine.run(runs_of(Sweep(("pocket/catch",), num_seeds=1)), path, jobs=0)
 
 
 def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ SMALL = {
 
 
 def small(**changes) -> Sweep:
-    return Sweep("small", **{"games": ("pocket/catch",), "traces": ("retrace", "dqn"), "settings": SMALL, **changes})
+    return Sweep(**{"envs": ("pocket/catch",), "traces": ("retrace", "dqn"), "settings": SMALL, **changes})
 
 
 def checksums(path: Path) -> dict[str, str]:
@@ -90,7 +90,7 @@ def test_variants_and_seeds() -> None:
     """Algorithms that are more than a trace and a λ, with what differs between games; seeds from another block."""
     fields = {"trace": "dqn", "lambda_": 0.0, "target_policy": "exploration", "step_size": 0.1}
     variant = Variant(fields, {"pocket/cartpole": {"step_size": 0.3}})
-    sweep = small(games=("pocket/catch", "pocket/cartpole"), traces=(), lambdas=(), variants=(variant,), first_seed=7)
+    sweep = small(envs=("pocket/catch", "pocket/cartpole"), traces=(), lambdas=(), variants=(variant,), first_seed=7)
     found = [(spec.env, spec.target_policy, spec.step_size, spec.seed) for spec in runs_of(sweep)]
     assert found[0] == ("pocket/catch", "exploration", 0.1, 7)
     assert {(env, size) for env, _, size, _ in found} == {("pocket/catch", 0.1), ("pocket/cartpole", 0.3)}
@@ -101,7 +101,7 @@ def test_variants_and_seeds() -> None:
 def test_the_ladder_goes_one_difference_at_a_time() -> None:
     """Each rung differs from the one before it in one field, or in the size of its windows, and its step size."""
     for scale, length in (("pocket", 5), ("minatar", 7)):
-        sweep = replace(preset("ladder", scale), games=preset("ladder", scale).games[:1], num_seeds=1)
+        sweep = replace(preset("ladder", scale), envs=preset("ladder", scale).envs[:1], num_seeds=1)
         by_rung = {rung_of(to_json(spec)): to_json(spec) for spec in runs_of(sweep)}
         assert len(by_rung) == length
         for rung in RUNGS:
@@ -128,18 +128,18 @@ def test_the_presets_of_the_small_world_share_their_runs() -> None:
 
 
 def test_settings_of_one_game() -> None:
-    sweep = small(games=("pocket/catch", "pocket/cartpole"), by_game={"pocket/cartpole": {"step_size": 0.5}})
+    sweep = small(envs=("pocket/catch", "pocket/cartpole"), by_env={"pocket/cartpole": {"step_size": 0.5}})
     assert {(spec.env, spec.step_size) for spec in runs_of(sweep)} >= {("pocket/cartpole", 0.5)}
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"games": ()}, "`games` must not be empty"),
+        ({"envs": ()}, "`envs` must not be empty"),
         ({"first_seed": -1}, "`first_seed` must be at least 0; got -1"),
         ({"num_seeds": 0}, "`num_seeds` must be at least 1; got 0"),
         ({"settings": {"step": 1}}, "`settings` must be fields of `TrainSpec`; got 'step'"),
-        ({"settings": {"seed": 1}}, "got 'seed'"),
+        ({"settings": {"seed": 1}}, "`settings` must not have 'seed'. Use `num_seeds`"),
     ],
 )
 def test_wrong_sweeps_are_refused(change: dict, text: str) -> None:
@@ -152,7 +152,7 @@ def test_packs_share_a_program() -> None:
     sweep = small(traces=("retrace", "tree_backup", "rbis", "dqn"), lambdas=(0.5, 1.0), num_seeds=2)
     assert sorted(len(members) for members in populations(runs_of(sweep), 100)) == [2, 4, 8]
     assert max(len(members) for members in populations(runs_of(sweep), 3)) == 3
-    host = small(games=("CartPole-v1",), traces=("retrace",), num_seeds=2)
+    host = small(envs=("CartPole-v1",), traces=("retrace",), num_seeds=2)
     assert [len(members) for members in populations(runs_of(host), 100)] == [1, 1]
 
 

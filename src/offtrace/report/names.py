@@ -5,7 +5,13 @@ from offtrace.traces import TRACES
 
 NAMES = {name: cls.title for name, cls in TRACES.items()} | {"q_star": "Q*(λ)", "dqn": "DQN"}
 """The title of every trace; Q*(λ) of the paper's tables, which is Q(λ) with a greedy target policy; and DQN."""
-VARIANTS = {"exploration": "exploring", "greedy": "greedy", "double": "double", "single": "single"}
+VARIANTS = {
+    "exploration": "exploring",
+    "greedy": "greedy",
+    "softmax": "softmax",
+    "double": "double",
+    "single": "single",
+}
 """Display names of the parts after a dot: the target policy, and whether it is computed by two networks."""
 RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 
@@ -13,17 +19,50 @@ RUNGS = {rung.name: rung.title for rung in ladder.RUNGS}
 def named(algorithm: str) -> str:
     """Return the display name of an algorithm; the name itself if there is none.
 
-    >>> named("tree_backup"), named("dqn.exploration"), named("mine")
-    ('TB(λ)', 'DQN (exploring)', 'mine')
+    >>> named("tree_backup"), named("dqn.exploration"), named("mine"), named("retrace, step_size 0.001")
+    ('TB(λ)', 'DQN (exploring)', 'mine', 'Retrace(λ), step_size 0.001')
     """
     if algorithm in RUNGS:
         return RUNGS[algorithm]
+    algorithm, comma, settings = algorithm.partition(",")
+    return f"{_named(algorithm)}{comma}{settings}"
+
+
+def _named(algorithm: str) -> str:
+    """Return the display name of an algorithm without its settings."""
     name, *variant = algorithm.split(".")
     if name not in NAMES or not set(variant) <= set(VARIANTS):
         return algorithm
     if not variant:
         return NAMES[name]
     return f"{NAMES[name]} ({', '.join(VARIANTS[each] for each in variant)})"
+
+
+def named_at(algorithm: str, lambda_: float | None) -> str:
+    """Return the display name of an algorithm at one λ; None for one without λ.
+
+    >>> named_at("retrace, step_size 0.1", 0.5), named_at("mine", 1.0), named_at("dqn", None)
+    ('Retrace(0.5), step_size 0.1', 'mine, λ = 1', 'DQN')
+    """
+    if lambda_ is None:
+        return named(algorithm)
+    plain, comma, settings = algorithm.partition(",")
+    name = named(plain)
+    if "λ)" in name:
+        name = name.replace("λ)", f"{lambda_:g})")
+    else:
+        name += f", λ = {lambda_:g}"
+    return f"{name}{comma}{settings}"
+
+
+def short_label(algorithm: str) -> str:
+    """Return the display name of an algorithm with the values of its settings only, for the end of a line.
+
+    >>> short_label("retrace, window 16, step_size 0.001"), short_label("dqn")
+    ('Retrace(λ), 16, 0.001', 'DQN')
+    """
+    plain, *settings = algorithm.split(", ")
+    return ", ".join([named(plain), *(text.partition(" ")[2] or text for text in settings)])
 
 
 def counted(number: int, what: str) -> str:

@@ -8,12 +8,13 @@ paper.
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from offtrace.experiments.algorithms import settings_of, with_settings
 from offtrace.experiments.results import Study, scores
 from offtrace.experiments.store import StoredRun
 from offtrace.report.names import named
@@ -162,13 +163,14 @@ def statistics_csv(rows: Sequence[Statistics]) -> str:
 def runs_csv(study: Study) -> str:
     """Return one row per run of any status; only those that are done have scores."""
     header = ["game", "algorithm", "lambda", "seed", "status", "early", "final", "area", "evaluation", "file"]
-    return csv_text([header, *map(_run_row, study.runs)])
+    settings = settings_of(study.runs)
+    return csv_text([header, *(_run_row(run, settings[run.fingerprint]) for run in study.runs)])
 
 
 # -- inside --------------------------------------------------------------------------------------------------
 
 
-def _run_row(run: StoredRun) -> list[Any]:
+def _run_row(run: StoredRun, settings: Mapping[str, Any]) -> list[Any]:
     env = run.spec["env"]
     found = {}
     evaluation = None
@@ -179,7 +181,7 @@ def _run_row(run: StoredRun) -> list[Any]:
             evaluation = sum(returns) / len(returns)
     return [
         env.partition("/")[2] or env,
-        run.spec["trace"],
+        with_settings(str(run.spec["trace"]), settings),
         float(run.spec["lambda_"]),
         run.spec["seed"],
         run.status,

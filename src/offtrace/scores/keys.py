@@ -1,5 +1,6 @@
 """Names of the parts of a comparison: algorithms, baselines, kinds of score, and the cells of runs."""
 
+import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -9,6 +10,9 @@ Stretch = Literal["final", "early", "area", "evaluation"]
 BASELINES = ("dqn", "one_step")
 """Algorithms without λ. Their runs are stored at λ = 0 and compared at every λ."""
 ORDER_OF_MERIT = ("retrace", "tree_backup", "q_lambda", "q_star", *BASELINES)
+
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Key(NamedTuple):
@@ -22,26 +26,39 @@ class Key(NamedTuple):
 def is_baseline(name: str) -> bool:
     """Return whether an algorithm, or the one it is a variant of, has no λ.
 
-    >>> is_baseline("dqn.exploration.double"), is_baseline("retrace.greedy")
-    (True, False)
+    >>> is_baseline("dqn.exploration.double"), is_baseline("dqn, step_size 0.1"), is_baseline("retrace.greedy")
+    (True, True, False)
     """
-    return name.partition(".")[0] in BASELINES
+    return plain_name(name) in BASELINES
+
+
+def plain_name(name: str) -> str:
+    """Return the algorithm that this one is a variant of: the part before its target policy and its settings.
+
+    >>> plain_name("dqn.exploration, step_size 0.001")
+    'dqn'
+    """
+    return name.partition(",")[0].partition(".")[0]
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Return algorithms in the paper's order of merit, then others by name, then baselines.
 
-    A variant follows the algorithm that it varies.
+    A variant follows the algorithm that it varies. Settings are in the order of their numbers.
 
     >>> in_order(["dqn", "retrace.greedy", "watkins", "q_star", "retrace"])
     ('retrace', 'retrace.greedy', 'q_star', 'watkins', 'dqn')
+    >>> in_order(["retrace, window 16", "retrace, window 8"])
+    ('retrace, window 8', 'retrace, window 16')
     """
 
-    def place(name: str) -> tuple[bool, int, str, str]:
-        plain = name.partition(".")[0]
+    def place(name: str) -> tuple[bool, int, str, str, list[float], str]:
+        plain = plain_name(name)
         merit = len(ORDER_OF_MERIT)
         if plain in ORDER_OF_MERIT:
             merit = ORDER_OF_MERIT.index(plain)
-        return is_baseline(name), merit, plain, name
+        variant, _, settings = name.partition(",")
+        numbers = [float(number) for number in NUMBER.findall(settings)]
+        return is_baseline(name), merit, plain, variant, numbers, name
 
     return tuple(sorted(names, key=place))
