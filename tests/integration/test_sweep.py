@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import offtrace as ot
 from offtrace.agent import disk, training
 from offtrace.agent.checkpoints import FolderLock
 from offtrace.agent.spec import to_json
@@ -193,6 +194,25 @@ def test_only_what_is_missing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert killed
     assert (done.num_done, done.num_failed) == (4, 0)
     assert checksums(other) == first
+
+
+def test_a_sweep_in_python(tmp_path: Path) -> None:
+    """The same runs as on the command line; only those of this sweep are returned, whatever else is in the file."""
+    path = tmp_path / "results.sqlite"
+    sweep = small(traces=("retrace",), num_seeds=2)
+    told: list[SweepProgress] = []
+    results = ot.experiments.run(sweep, path, jobs=0, progress=told.append)
+    assert told[-1].num_done == 2
+    assert {run.fingerprint: run.checksum for run in results.runs} == checksums(path)
+    assert results.scores().axes["seed"] == (0, 1)
+    with Store(path) as store:
+        (run_id,) = store.register([{**to_json(runs_of(sweep)[0]), "seed": 7}], {})
+        assert store.claim(run_id, "another")
+        store.fail(run_id, "OSError: no room")
+    assert len(ot.experiments.run(sweep, path, jobs=0).runs) == 2
+    assert len(ot.experiments.read([path]).runs) == 3
+    with pytest.warns(UserWarning, match="1 of 1 runs failed; the first: pocket/catch retrace λ = 1 seed 7: OSError"):
+        ot.experiments.run(replace(sweep, first_seed=7, num_seeds=1), path, jobs=0, stop=lambda: True)
 
 
 def test_a_population_goes_on_however_others_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

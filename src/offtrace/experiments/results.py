@@ -68,7 +68,7 @@ class Study:
 def studies(runs: Sequence[StoredRun]) -> list[Study]:
     """Return a study per suite, and per choice of options if one environment has several."""
     algorithms = algorithms_of(runs)
-    with_options = _have_several_options(runs)
+    with_options = have_several_options(runs)
     groups: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
         options = ""
@@ -307,7 +307,7 @@ def _game(env: str) -> str:
     return env.partition("/")[2] or env
 
 
-def _have_several_options(runs: Sequence[StoredRun]) -> bool:
+def have_several_options(runs: Sequence[StoredRun]) -> bool:
     """Return whether runs of one environment have different options: another environment with the same name."""
     first: dict[str, Any] = {}
     for run in runs:

@@ -18,6 +18,7 @@ those of claims do. Several comparisons are corrected for in two ways:
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -255,15 +256,17 @@ class _Scores:
     def _interval(
         self, value: float, low: float | None, high: float | None, num_runs: int, reason: str | None
     ) -> Interval:
-        ends = [self._unscaled(end) for end in (value, low, high)]
-        if not all(end is None or math.isfinite(end) for end in ends[1:]):
-            return Interval(ends[0] or 0.0, None, None, num_runs, "its ends are too large for a number")
-        return Interval(ends[0] or 0.0, ends[1], ends[2], num_runs, reason)
+        """Return an interval in the unit of the ranking."""
+        if low is None or high is None:
+            return Interval(self._unscaled(value), None, None, num_runs, reason)
+        return Interval(self._unscaled(value), self._unscaled(low), self._unscaled(high), num_runs, reason)
 
-    def _unscaled(self, value: float | None) -> float | None:
-        if value is None:
-            return None
-        return float(np.ldexp(value, self.exponent))
+    def _unscaled(self, value: float) -> float:
+        """Return a number multiplied by 2 to the exponent; the largest float in place of a larger number."""
+        try:
+            return math.ldexp(value, self.exponent)
+        except OverflowError:
+            return math.copysign(sys.float_info.max, value)
 
 
 def _entries(comparison: Comparison, stretch: Stretch) -> list[tuple[str, float]]:
