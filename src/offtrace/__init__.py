@@ -41,7 +41,7 @@ from offtrace.traces import (
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from offtrace import doctor, mdp, online, operators, policies, safety, scores
+    from offtrace import doctor, experiments, mdp, online, operators, policies, safety, scores
     from offtrace.agent.policy import load_policy as load_policy
     from offtrace.agent.runs import Result
     from offtrace.agent.spec import TrainSpec
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from offtrace.safety import analyze
 
 # Loaded on first use: packages, and names with the module that defines them. Those of the agent need an extra.
-_PACKAGES = ("doctor", "mdp", "online", "operators", "policies", "safety", "scores")
+_PACKAGES = ("doctor", "experiments", "mdp", "online", "operators", "policies", "safety", "scores")
 _NAMES = {"FiniteMDP": "mdp", "analyze": "safety"}
 _AGENT = {"TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
 
@@ -137,6 +137,7 @@ __all__ = [
     "c_trace_targets",
     "corrections",
     "doctor",
+    "experiments",
     "mdp",
     "n_step_targets",
     "online",

@@ -41,7 +41,7 @@ SMALL = {
 
 def small(num_seeds: int = 4) -> list[Plan]:
     """Packs have two members everywhere here, so their program is compiled once."""
-    return runs_of(Sweep("small", ("pocket/catch",), ("retrace",), num_seeds=num_seeds, settings=SMALL))
+    return runs_of(Sweep(("pocket/catch",), ("retrace",), num_seeds=num_seeds, settings=SMALL))
 
 
 def runs(path: Path) -> dict[str, StoredRun]:

@@ -171,6 +171,53 @@ def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert {Path(name).suffix for name in files(tmp_path / "figures")} == {".svg"}
 
 
+def test_your_own_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other algorithms and settings than the paper's: best first, each against the best, and nothing of the paper."""
+    plain = sweep_results.specs(("made/alpha", "made/beta"), ("retrace", "rbis"), (0.5, 1.0), range(3))
+    sizes = (0.1, 0.01, 0.001, 0.0001)
+    wanted = [{**spec, "step_size": size} for spec in plain for size in sizes]
+    path = sweep_results.store(tmp_path / "results.sqlite", wanted)
+    assert called(path, "--output", tmp_path / "report", *NO_FIGURES) == 0
+    told = capsys.readouterr().out
+    assert "of the paper" not in told
+    assert "Atari" not in told
+    lines = told.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "The best 15 of 16;" in told
+    first = next(i for i, line in enumerate(lines) if line.startswith("made, best first: training score"))
+    assert re.match(r"Retrace\(1\), step_size [\d.]+ +[\d.]+ +best", lines[first + 3])
+    text = in_words(tmp_path / "report" / "index.html")
+    assert "Which algorithm is best on made/alpha and made/beta?" in text
+    assert "The data cannot tell it from Retrace(" in text
+    assert "<h2>Verdicts" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "Munos" not in text
+    (study,) = json.loads((tmp_path / "report" / "data" / "rankings.json").read_text())
+    for found in study["rankings"]:
+        averages = [entry["average"] for entry in found["entries"]]
+        assert averages == sorted(averages, reverse=True)
+        assert len(found["entries"]) == 16
+        assert len(found["differences"]) == 16 * 15 // 2
+        for each in found["differences"]:
+            assert (each["low"] <= 0 <= each["high"]) == (each["verdict"] == "cannot tell")
+    rows = rows_of(tmp_path / "report" / "tables" / "made_ranking.csv")
+    assert [row["verdict"] for row in rows[:1]] == ["best"]
+    assert len(rows_of(tmp_path / "report" / "tables" / "made_runs.csv")) == len(wanted)
+
+
+def test_claims_that_can_be_tested_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the paper's nine, those about algorithms and λ that were run."""
+    wanted = sweep_results.specs(("made/alpha",), ("retrace", "rbis", "dqn"), (1.0,), range(3))
+    path = sweep_results.store(tmp_path / "results.sqlite", wanted)
+    assert called(path, "--output", tmp_path / "report", "--json", *NO_FIGURES) == 0
+    (study,) = json.loads(capsys.readouterr().out)["studies"]
+    assert {each["claim"] for each in study["claims"]} == {
+        "Retrace(λ) is above DQN early",
+        "Retrace(λ) is above DQN at the end",
+        "Retrace(λ) does not do poorly at any λ > 0",
+    }
+    assert [found["score"] for found in study["rankings"]] == ["final", "evaluation"]
+
+
 def test_two_sweeps_are_one_report(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A game and seeds from another file; a run that is in both counts once."""
     more = sweep_results.specs(("made/alpha", "made/delta"), lambdas=(0.5, 1.0), seeds=(2, 3))
@@ -418,7 +465,7 @@ def test_what_is_no_spec_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert told.count("\n") == 1
     assert "is damaged at run 1" in told
     with pytest.raises(ValueError, match="is damaged at run 1"):
-        engine.run(runs_of(Sweep("mine", ("pocket/catch",), num_seeds=1)), path, jobs=0)
+        engine.run(runs_of(Sweep(("pocket/catch",), num_seeds=1)), path, jobs=0)
 
 
 def test_a_report_again_replaces_and_takes_away_only_its_own(tmp_path: Path) -> None:
@@ -485,7 +532,8 @@ def _first_charts(found: list[Any]) -> Section:
 
 def test_a_study_without_stored_runs_and_sections_of_others(tmp_path: Path) -> None:
     """As `offtrace reproduce` has them."""
-    runs = {Key(game, name, 1.0): (i + 1.0, i + 1.5) for i, name in enumerate(("retrace", "dqn")) for game in "ab"}
+    names = ("retrace", "tree_backup", "q_lambda", "dqn")
+    runs = {Key(game, name, 1.0): (i + 1.0, i + 1.5) for i, name in enumerate(names) for game in "ab"}
     runs = {key._replace(lambda_=0.0) if key.algorithm == "dqn" else key: values for key, values in runs.items()}
     study = Study(Comparison("small <MDPs>", {"final": runs}), ())
     extra = Section(
@@ -493,7 +541,7 @@ def test_a_study_without_stored_runs_and_sections_of_others(tmp_path: Path) -> N
     )
     page = report_folder.write(tmp_path, [study], extra_sections=[extra], formats=("png",))
     text = in_words(page)
-    assert "8 runs on 2 games (a and b), with Retrace(λ) and DQN at λ = 1." in text
+    assert "16 runs on 2 games (a and b), with Retrace(λ), TB(λ), Q(λ) and DQN at λ = 1." in text
     assert "small &lt;MDPs&gt;" in text
     assert "<code>code</code>" in page.read_text(encoding="utf-8")
     assert text.index("small &lt;MDPs&gt;") < text.rindex("a table") < text.rindex("Atari games 60 games")

@@ -18,7 +18,7 @@ import dataclasses, sys
 from offtrace.experiments import presets, tabular
 settings = {"num_steps": NUM_STEPS, "fill": 100, "epsilon_steps": 50, "hidden_sizes": (8,), "network": "mlp",
             "tick_steps": 100, "replay_size": 2_000, "num_actors": 2, "evaluation_ticks": 0, "evaluation_episodes": 2}
-small = dataclasses.replace(presets.POCKET, games=("mdp/fork",), num_seeds=2, settings=settings)
+small = dataclasses.replace(presets.POCKET, envs=("mdp/fork",), num_seeds=2, settings=settings)
 presets.SCALES, presets.SMALL_LAMBDAS = {"pocket": small}, (0.0, 0.5, 1.0)
 whole = tabular.run
 def run(study, progress=None):

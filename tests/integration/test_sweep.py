@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import offtrace as ot
 from offtrace.agent import disk, training
 from offtrace.agent.checkpoints import FolderLock
 from offtrace.agent.spec import to_json
@@ -51,7 +52,7 @@ SMALL = {
 
 
 def small(**changes) -> Sweep:
-    return Sweep("small", **{"games": ("pocket/catch",), "traces": ("retrace", "dqn"), "settings": SMALL, **changes})
+    return Sweep(**{"envs": ("pocket/catch",), "traces": ("retrace", "dqn"), "settings": SMALL, **changes})
 
 
 def checksums(path: Path) -> dict[str, str]:
@@ -90,7 +91,7 @@ def test_variants_and_seeds() -> None:
     """Algorithms that are more than a trace and a λ, with what differs between games; seeds from another block."""
     fields = {"trace": "dqn", "lambda_": 0.0, "target_policy": "exploration", "step_size": 0.1}
     variant = Variant(fields, {"pocket/cartpole": {"step_size": 0.3}})
-    sweep = small(games=("pocket/catch", "pocket/cartpole"), traces=(), lambdas=(), variants=(variant,), first_seed=7)
+    sweep = small(envs=("pocket/catch", "pocket/cartpole"), traces=(), lambdas=(), variants=(variant,), first_seed=7)
     found = [(spec.env, spec.target_policy, spec.step_size, spec.seed) for spec in runs_of(sweep)]
     assert found[0] == ("pocket/catch", "exploration", 0.1, 7)
     assert {(env, size) for env, _, size, _ in found} == {("pocket/catch", 0.1), ("pocket/cartpole", 0.3)}
@@ -101,7 +102,7 @@ def test_variants_and_seeds() -> None:
 def test_the_ladder_goes_one_difference_at_a_time() -> None:
     """Each rung differs from the one before it in one field, or in the size of its windows, and its step size."""
     for scale, length in (("pocket", 5), ("minatar", 7)):
-        sweep = replace(preset("ladder", scale), games=preset("ladder", scale).games[:1], num_seeds=1)
+        sweep = replace(preset("ladder", scale), envs=preset("ladder", scale).envs[:1], num_seeds=1)
         by_rung = {rung_of(to_json(spec)): to_json(spec) for spec in runs_of(sweep)}
         assert len(by_rung) == length
         for rung in RUNGS:
@@ -128,18 +129,18 @@ def test_the_presets_of_the_small_world_share_their_runs() -> None:
 
 
 def test_settings_of_one_game() -> None:
-    sweep = small(games=("pocket/catch", "pocket/cartpole"), by_game={"pocket/cartpole": {"step_size": 0.5}})
+    sweep = small(envs=("pocket/catch", "pocket/cartpole"), by_env={"pocket/cartpole": {"step_size": 0.5}})
     assert {(spec.env, spec.step_size) for spec in runs_of(sweep)} >= {("pocket/cartpole", 0.5)}
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"games": ()}, "`games` must not be empty"),
+        ({"envs": ()}, "`envs` must not be empty"),
         ({"first_seed": -1}, "`first_seed` must be at least 0; got -1"),
         ({"num_seeds": 0}, "`num_seeds` must be at least 1; got 0"),
         ({"settings": {"step": 1}}, "`settings` must be fields of `TrainSpec`; got 'step'"),
-        ({"settings": {"seed": 1}}, "got 'seed'"),
+        ({"settings": {"seed": 1}}, "`settings` must not have 'seed'. Use `num_seeds`"),
     ],
 )
 def test_wrong_sweeps_are_refused(change: dict, text: str) -> None:
@@ -152,7 +153,7 @@ def test_packs_share_a_program() -> None:
     sweep = small(traces=("retrace", "tree_backup", "rbis", "dqn"), lambdas=(0.5, 1.0), num_seeds=2)
     assert sorted(len(members) for members in populations(runs_of(sweep), 100)) == [2, 4, 8]
     assert max(len(members) for members in populations(runs_of(sweep), 3)) == 3
-    host = small(games=("CartPole-v1",), traces=("retrace",), num_seeds=2)
+    host = small(envs=("CartPole-v1",), traces=("retrace",), num_seeds=2)
     assert [len(members) for members in populations(runs_of(host), 100)] == [1, 1]
 
 
@@ -193,6 +194,25 @@ def test_only_what_is_missing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert killed
     assert (done.num_done, done.num_failed) == (4, 0)
     assert checksums(other) == first
+
+
+def test_a_sweep_in_python(tmp_path: Path) -> None:
+    """The same runs as on the command line; only those of this sweep are returned, whatever else is in the file."""
+    path = tmp_path / "results.sqlite"
+    sweep = small(traces=("retrace",), num_seeds=2)
+    told: list[SweepProgress] = []
+    results = ot.experiments.run(sweep, path, jobs=0, progress=told.append)
+    assert told[-1].num_done == 2
+    assert {run.fingerprint: run.checksum for run in results.runs} == checksums(path)
+    assert results.scores().axes["seed"] == (0, 1)
+    with Store(path) as store:
+        (run_id,) = store.register([{**to_json(runs_of(sweep)[0]), "seed": 7}], {})
+        assert store.claim(run_id, "another")
+        store.fail(run_id, "OSError: no room")
+    assert len(ot.experiments.run(sweep, path, jobs=0).runs) == 2
+    assert len(ot.experiments.read([path]).runs) == 3
+    with pytest.warns(UserWarning, match="1 of 1 runs failed; the first: pocket/catch retrace λ = 1 seed 7: OSError"):
+        ot.experiments.run(replace(sweep, first_seed=7, num_seeds=1), path, jobs=0, stop=lambda: True)
 
 
 def test_a_population_goes_on_however_others_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

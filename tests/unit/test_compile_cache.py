@@ -91,7 +91,7 @@ def test_all_that_trains_or_plays_keeps_programs(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(compile_cache, "enable", keep)
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of this process stay
-    wanted = runs_of(Sweep("mine", ("pocket/catch",), num_seeds=1))
+    wanted = runs_of(Sweep(("pocket/catch",), num_seeds=1))
     path = tmp_path / "results.sqlite"
     with Store(path) as store:
         ids = store.register([to_json(spec) for spec in wanted], {})

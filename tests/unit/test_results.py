@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from builders import sweep_results
 
+from offtrace.agent.spec import TrainSpec, resolved, to_json
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.results import Study, scores, studies
 from offtrace.experiments.store import Store, read
 from offtrace.mdp import MDPS, SMALL_WORLD
 from offtrace.report.findings import Materials, difference, findings, materials_of
 from offtrace.report.folder import write
+from offtrace.report.names import named
 from offtrace.report.sections import describe
 from offtrace.scores import Key, claims
 
@@ -148,10 +150,45 @@ def test_one_target_policy_needs_no_name(tmp_path: Path) -> None:
     assert study.ladder is None
 
 
-def test_other_settings_are_other_studies(tmp_path: Path) -> None:
-    wanted = [(spec("retrace", 1.0, s, step_size=size), 1.0) for s in range(2) for size in (0.1, 0.2)]
-    found = stored(tmp_path / "r.sqlite", wanted)
-    assert [study.comparison.name for study in found] == ["made, step_size 0.1", "made, step_size 0.2"]
+def test_other_settings_are_other_algorithms(tmp_path: Path) -> None:
+    """Never pooled, however small the difference; what was not varied has no name."""
+    sizes = {0.0001: 1.0, 0.00010000001: 2.0}
+    wanted = [(spec("retrace", 1.0, s, step_size=x), sizes[x]) for s in range(2) for x in sizes]
+    wanted += [(spec("dqn", 0.0, s, step_size=0.5), 3.0) for s in range(2)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    comparison = study.comparison
+    assert comparison.algorithms == ("retrace, step_size 0.0001", "retrace, step_size 0.00010000001", "dqn")
+    assert [comparison.cell("alpha", name, 1.0).tolist() for name in comparison.algorithms] == [
+        [1.0, 1.0],
+        [2.0, 2.0],
+        [3.0, 3.0],
+    ]
+    assert named(comparison.algorithms[0]) == "Retrace(λ), step_size 0.0001"
+    assert set(study.curves(1.0)["alpha"]) == set(comparison.algorithms)
+
+
+def test_defaults_that_follow_need_no_name(tmp_path: Path) -> None:
+    """The number of steps decides other fields. Sizes chosen for each game or λ are not compared."""
+    specs = [resolved(TrainSpec("pocket/catch", num_steps=n, seed=s)) for n in (4_000, 8_000) for s in range(2)]
+    specs += [resolved(TrainSpec("pocket/catch", "dqn", optimiser=o, seed=0)) for o in ("adam", "rmsprop")]
+    specs += [resolved(TrainSpec("pocket/catch", "rbis", x, step_size=x + 0.1, seed=0)) for x in (0.5, 1.0)]
+    (study,) = stored(tmp_path / "r.sqlite", [(to_json(each), 1.0) for each in specs])
+    names = (
+        "retrace, num_steps 4000",
+        "retrace, num_steps 8000",
+        "rbis",
+        "dqn, optimiser adam",
+        "dqn, optimiser rmsprop",
+    )
+    assert study.comparison.algorithms == names
+
+
+def test_lambda_zero_of_a_step_size_is_a_copy_of_the_same_step_size(tmp_path: Path) -> None:
+    wanted = [(spec("retrace", x, 0, step_size=size), x + size) for x in (0.0, 1.0) for size in (0.1, 0.2)]
+    wanted += [(spec("tree_backup", 1.0, 0, step_size=size), 2.0) for size in (0.1, 0.2)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    for size in (0.1, 0.2):
+        assert study.comparison.cell("alpha", f"tree_backup, step_size {size}", 0.0).tolist() == pytest.approx([size])
 
 
 def small_world(path: Path, options: dict[str, Any] | None = None) -> Study:

@@ -213,7 +213,18 @@ def test_train_is_the_agent_s() -> None:
 
 
 def test_dir_shows_public_names_only() -> None:
-    names = ("doctor", "mdp", "online", "operators", "policies", "returns", "safety", "scores", "traces")
+    names = (
+        "doctor",
+        "experiments",
+        "mdp",
+        "online",
+        "operators",
+        "policies",
+        "returns",
+        "safety",
+        "scores",
+        "traces",
+    )
     for name in names:
         module = getattr(offtrace, name)
         assert dir(module) == sorted(module.__all__), name

@@ -29,10 +29,11 @@ def report(
     formats: Annotated[tuple[str, ...], option("FORMAT …")] = ("png", "svg", "pdf"),
     json: bool = False,
 ) -> None:
-    """Make a page with tables and figures from stored results, and a verdict on each of the paper's claims.
+    """Make a page with tables and figures from stored results: the algorithms best first, with their differences.
 
     Several results files are read as one. A sweep may still be writing to them: the page shows what
-    is there, and says how much is missing. The paper's own tables are on the same page.
+    is there, and says how much is missing. If the paper's algorithms are among them, there is a
+    verdict on each of its claims, and its own tables are on the same page.
 
     Example: offtrace report results.sqlite more.sqlite --output report
 
@@ -40,7 +41,7 @@ def report(
         results: Results files of `offtrace sweep`.
         output: Folder for index.html, figures, tables and data; created if it does not exist.
         formats: Formats of the figures: png, svg, pdf.
-        json: Print the verdicts as JSON.
+        json: Print the rankings and verdicts as JSON.
     """
     if not results:
         raise ValueError("`results` must not be empty. Name a file: `offtrace report results.sqlite`.")
@@ -51,9 +52,12 @@ def report(
         from offtrace.report import folder
     except ImportError as error:
         raise ValueError(f"`report`: {error}") from None
+    from offtrace.cli.report_ranking import print_ranking
     from offtrace.experiments.results import studies
     from offtrace.experiments.store import read
-    from offtrace.report.findings import findings, materials_of
+    from offtrace.report.findings import materials_of, scores_of
+    from offtrace.report.overview import findings_of, is_about_the_paper
+    from offtrace.report.rankings import study_rankings
     from offtrace.report.theory import theory_section
 
     console = Console(stderr=json)
@@ -66,23 +70,27 @@ def report(
         page = folder.write(
             output,
             found,
-            extra_sections=[theory_section()],
+            extra_sections=[theory_section()] if is_about_the_paper(found) else [],
             command=shlex.join(["offtrace", *map(str, sys.argv[1:])]),
             progress=lambda done, total: bar.update(done, total, "drawing"),
             formats=formats,
         )
     told = json_module.loads((page.parent / "data" / "claims.json").read_text(encoding="utf-8"))
     if json:
-        counts = [dict(study.num_by_status) for study in found]
-        for study, by_status in zip(told, counts, strict=False):
-            study["num_by_status"] = by_status
+        for study, stored in zip(told, found, strict=False):
+            study["rankings"] = study_rankings(stored)
+            study["num_by_status"] = dict(stored.num_by_status)
         print_json({"page": str(page), "studies": told})
     else:
+        for study in found:
+            for stretch in scores_of(study.comparison):
+                print_ranking(study, stretch, page, console)
         for study in told:
-            console.print(_claim_table(study), "")
+            if study["claims"]:
+                console.print(_claim_table(study), "")
     print_troubles(runs, console)
     console.print(_status(runs), markup=False, highlight=False)
-    print_findings(findings(materials_of(found)), console)
+    print_findings(findings_of(found, materials_of(found)), console)
     console.print(f"Open [bold]{escape(str(page))}[/bold]", highlight=False, soft_wrap=True)
 
 

@@ -17,6 +17,7 @@ from offtrace.cli.options import option
 from offtrace.cli.report import print_troubles
 from offtrace.cli.streams import Console, print_json, say
 from offtrace.cli.sweep_progress import check_first_seed, check_jobs, run_sweep
+from offtrace.cli.sweep_settings import parsed_axes
 from offtrace.cli.tables import new_table
 from offtrace.scores import is_baseline
 
@@ -36,6 +37,8 @@ def sweep(
     first_seed: int = 0,
     num_steps: Annotated[int | None, option("INT", CHOSEN)] = None,
     step_size: Annotated[float | None, option("FLOAT", CHOSEN)] = None,
+    axes: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], option("FIELD=VALUE,…", "", name="set")] = (),
+    options: Annotated[dict[str, bool | int | float | str] | None, option("NAME VALUE …", CHOSEN)] = None,
     output: Path = Path("results.sqlite"),
     jobs: Annotated[int | None, option("INT", "one per core")] = None,
     engine: Literal["local", "ray"] = "local",
@@ -52,6 +55,8 @@ def sweep(
 
     Example: offtrace sweep pocket/catch --lambdas 0.5 1.0 --num-seeds 8
 
+    Example: offtrace sweep CartPole-v1 --traces retrace dqn --set step_size=1e-4,1e-3 --set hidden_sizes=64x64,128
+
     Example: offtrace sweep --preset table_2 --scale minatar
 
     Example: offtrace sweep minatar/breakout --engine ray --ray-address auto
@@ -66,6 +71,9 @@ def sweep(
         first_seed: First seed; the others follow it.
         num_steps: Environment steps per run.
         step_size: Initial step size per run.
+        axes: Any other option of `offtrace train`, with the values to compare. Repeat it for several options: every
+            combination is run. Layers are joined by x, as in 64x64, and `none` means no bound.
+        options: Options of the environments, as in `offtrace train`.
         output: Results file; created if it does not exist.
         jobs: Number of processes, or of tasks on Ray; 0 runs everything in this process.
         engine: This machine, or a Ray cluster whose nodes have offtrace installed. The results file stays here.
@@ -84,9 +92,10 @@ def sweep(
     check_jobs(jobs, least=0 if engine == "local" else None)
     check_first_seed(first_seed)
     run = partial(cluster.run, ray_address=ray_address) if engine == "ray" else local.run
-    given = {"games": envs, "traces": traces, "lambdas": lambdas, "num_seeds": num_seeds}
-    settings = {"num_steps": num_steps, "step_size": step_size}
-    specs = runs_of(replace(_planned(preset, scale, given, settings), first_seed=first_seed), say)
+    given = {"envs": envs, "traces": traces, "lambdas": lambdas, "num_seeds": num_seeds}
+    settings = {"num_steps": num_steps, "step_size": step_size, "options": options}
+    varied = parsed_axes(axes)
+    specs = runs_of(replace(_planned(preset, scale, given, settings, varied), first_seed=first_seed), say)
     console = Console(stderr=json)
     done, stopped = run_sweep(run, specs, output, jobs=jobs, here=engine == "local")
     mine = {fingerprint(to_json(spec)) for spec in specs}
@@ -107,21 +116,32 @@ def sweep(
         sys.exit(BROKEN)
 
 
-def _planned(preset: str | None, scale: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+def _planned(
+    preset: str | None,
+    scale: str | None,
+    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+) -> Any:
     """Return the preset, or a new sweep, with the given values in place of its own."""
     from offtrace.experiments.presets import preset as named_preset
     from offtrace.experiments.spec import Sweep, with_settings
 
     changes = {name: value for name, value in given.items() if value not in ((), None)}
-    if preset is None and "games" not in changes:
+    if preset is None and "envs" not in changes:
         raise ValueError("name an environment, `offtrace sweep pocket/catch`, or a preset, `--preset figure_1`.")
     if preset is None and scale is not None:
         raise ValueError(f"`--scale` must come with `--preset`; got `--scale {scale}` alone.")
     if preset == "ladder" and ("traces" in changes or "lambdas" in changes):
         raise ValueError("`--preset ladder` has its own algorithms. Omit `--traces` and `--lambdas`.")
-    chosen = named_preset(preset, scale or "pocket") if preset else Sweep("sweep", changes["games"])
-    chosen = with_settings(chosen, {name: value for name, value in settings.items() if value is not None})
-    return replace(chosen, **changes)
+    if preset == "ladder" and {*axes} & {"target_policy", "double"}:
+        raise ValueError("`--preset ladder` has its own target policies. Omit `--set target_policy` and `double`.")
+    settings = {name: value for name, value in settings.items() if value is not None}
+    for name in {*settings} & {*axes}:
+        option_name = f"--{name.replace('_', '-')}"
+        raise ValueError(f"`--set {name}=…` must not come with `{option_name}`. Omit one of them.")
+    chosen = named_preset(preset, scale or "pocket") if preset else Sweep(changes["envs"])
+    return replace(with_settings(chosen, settings, axes), **changes)
 
 
 def _summary(done: Any, output: Path) -> str:
@@ -133,6 +153,8 @@ def _summary(done: Any, output: Path) -> str:
 
 def _table(scores: Sequence[dict[str, Any]]) -> Table:
     """Return a table with a row per environment, algorithm and λ."""
+    from offtrace.experiments.algorithms import with_settings
+
     caption = "Mean raw return of training episodes in the last tenth of a run."
     has_diverged = any(row["num_diverged"] for row in scores)
     if has_diverged:
@@ -147,7 +169,8 @@ def _table(scores: Sequence[dict[str, Any]]) -> Table:
     for row in scores:
         env = row["env"] if row["env"] != env_above else ""
         lambda_ = "" if is_baseline(row["trace"]) else f"{row['lambda']:g}"
-        cells = [Text(printable(env)), Text(printable(row["trace"])), lambda_, str(row["num_runs"])]
+        name = with_settings(row["trace"], row["settings"])
+        cells = [Text(printable(env)), Text(printable(name)), lambda_, str(row["num_runs"])]
         if has_diverged:
             cells.append(str(row["num_diverged"]))
         cells.append("–" if row["score"] is None else number(row["score"]))

@@ -42,8 +42,7 @@ SMALL_DQN_STEP_SIZES = {"control": 5e-4, "target": 4e-3, "double": 1e-3}
 """Step sizes of the rungs that learn from single transitions; chosen in the same way."""
 
 POCKET = Sweep(
-    "pocket",
-    games=tuple(f"mdp/{name}" for name in SMALL_WORLD),
+    envs=tuple(f"mdp/{name}" for name in SMALL_WORLD),
     num_seeds=28,
     settings={
         "num_steps": 6_000,
@@ -67,16 +66,14 @@ POCKET = Sweep(
 """The small world: minutes on two cores, with known optimal values. `docs/experiments.md` says how it was chosen."""
 
 MINATAR = Sweep(
-    "minatar",
-    games=tuple(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")),
+    envs=tuple(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")),
     num_seeds=4,
     settings={"num_steps": 500_000, "step_size": 2.5e-4, "evaluation_ticks": 0, "evaluation_episodes": 20},
 )
 """Five MinAtar games: minutes on one accelerator, where all members of a population train side by side."""
 
 ATARI = Sweep(
-    "atari",
-    games=ATARI_GAMES,
+    envs=ATARI_GAMES,
     num_seeds=4,
     settings={
         "optimiser": "rmsprop",
@@ -105,7 +102,7 @@ def preset(name: str, scale: str = "pocket") -> Sweep:
         raise ValueError(f"`name` must be one of {', '.join(PRESETS)}; got {name!r}.")
     if scale not in SCALES:
         raise ValueError(f"`scale` must be one of {', '.join(SCALES)}; got {scale!r}.")
-    chosen = replace(SCALES[scale], name=f"{name} at {scale} scale")
+    chosen = SCALES[scale]
     if name == "ladder":
         return _ladder(chosen, scale)
     lambdas = (1.0,)
@@ -127,7 +124,7 @@ def _ladder(sweep: Sweep, scale: str) -> Sweep:
     """Return the sweep of all rungs, each with the step size that was chosen for it."""
     if scale == "minatar":
         settings = {**sweep.settings, "tick_steps": 10_000, "evaluation_episodes": 50}
-        sweep = replace(sweep, games=LADDER_GAMES, num_seeds=8, settings=settings)
+        sweep = replace(sweep, envs=LADDER_GAMES, num_seeds=8, settings=settings)
     return replace(sweep, traces=(), lambdas=(), variants=tuple(_rungs(scale)))
 
 
@@ -137,13 +134,13 @@ def _rungs(scale: str) -> list[Variant]:
         if scale != "minatar" and rung.name.startswith("greedy_"):
             continue
         fields: dict[str, Any] = dict(rung.fields)
-        by_game: Mapping[str, Mapping[str, Any]] = {}
+        by_env: Mapping[str, Mapping[str, Any]] = {}
         if scale == "pocket":
             fields |= _small_world_fields(rung)
         elif scale == "minatar":
             fields["step_size"] = LADDER_STEP_SIZE
-            by_game = LADDER_EXCEPTIONS.get(rung.name, {})
-        found.append(Variant(fields, by_game))
+            by_env = LADDER_EXCEPTIONS.get(rung.name, {})
+        found.append(Variant(fields, by_env))
     return found
 
 

@@ -1,13 +1,9 @@
-"""From stored runs to comparisons: one study per suite of games and per way of training on them.
+"""From stored runs to comparisons: one study per suite of games.
 
 Runs of one game, algorithm and λ that differ only in the seed are a cell. Runs that also differ in
-another field, such as the step size, are never mixed: each value of that field has a study of its
-own, named after it.
-
-An algorithm is a trace with its parameters and its target policy. A user's own trace is named by
-its title, and two sources of one title are two algorithms: `Mine(λ) (3f0a)` and `Mine(λ) (b71c)`.
-If the runs of one trace have several target policies, each is an algorithm of its own:
-`dqn.exploration` is DQN with the exploring policy as its target.
+another field, such as the target policy or the step size, are never mixed: they are algorithms of
+their own, named after it (see `offtrace.experiments.algorithms`). Other options of an environment
+are another environment, so they have a study of their own.
 
 A run that diverged is compared as the worst of its game. To leave it out would favour the
 algorithm that fails.
@@ -22,18 +18,18 @@ from typing import Any
 import numpy as np
 
 from offtrace.agent.telemetry import TickRecord
+from offtrace.experiments.algorithms import (
+    RUN_FIELDS,
+    algorithms_of,
+    incomplete_targets,
+)
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.ladder import ladder_comparison
 from offtrace.experiments.store import OVER, StoredRun
-from offtrace.experiments.trace_names import trace_key, trace_names
 from offtrace.mdp import SMALL_WORLD
 from offtrace.scores import Comparison, Key, area_under_curve, is_baseline, run_score
 from offtrace.scores.comparison import Stretch
-from offtrace.scores.keys import in_order, split_variant
-
-VARIANTS = ("target_policy", "double", "target_epsilon")
-"""Fields of a spec that distinguish algorithms of the same trace."""
-RUN_FIELDS = ("env", "trace", "lambda_", "seed")
+from offtrace.scores.keys import in_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +66,21 @@ class Study:
 
 
 def studies(runs: Sequence[StoredRun]) -> list[Study]:
-    """Return a study per suite, and per value of the fields that differ between runs of a cell."""
+    """Return a study per suite, and per choice of options if one environment has several."""
     algorithms = algorithms_of(runs)
-    varied = _varied_fields(runs, algorithms)
+    with_options = have_several_options(runs)
     groups: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
-        variant = ", ".join(f"{name.rstrip('_')} {_text(run.spec[name])}" for name in varied if name in run.spec)
-        groups.setdefault((_suite(run.spec["env"]), variant), []).append(run)
+        options = ""
+        if with_options:
+            options = f"options {run.spec.get('options', {})}"
+        groups.setdefault((_suite(run.spec["env"]), options), []).append(run)
     ladders = {suite: _ladder([run for run in runs if _suite(run.spec["env"]) == suite]) for suite, _ in groups}
     found = []
-    for (suite, variant), group in sorted(groups.items()):
+    for (suite, options), group in sorted(groups.items()):
         name = _title(suite, group)
-        if variant:
-            name += f", {variant}"
+        if options:
+            name += f", {options}"
         comparison = _comparison(name, group, algorithms)
         # A ladder may have runs of several studies. It is shown with the first study of its suite.
         found.append(Study(comparison, tuple(group), algorithms, ladders.pop(suite, None)))
@@ -127,11 +125,11 @@ def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, s
                 seeds[stretch].setdefault(key, []).append(int(run.spec["seed"]))
             elif stretch == "final" and run.status == "done":
                 without_score.append(run)
-    left_out = _incomplete_variants(found["final"])
+    left_out = incomplete_targets(found["final"])
     for stretch in found:
         found[stretch] = {key: values for key, values in found[stretch].items() if key.algorithm not in left_out}
         seeds[stretch] = {key: values for key, values in seeds[stretch].items() if key.algorithm not in left_out}
-    notes = _differences(over)
+    notes = _differences(over, algorithms)
     if without_score:
         first = ", ".join(str(without_score[0].spec[name]) for name in RUN_FIELDS)
         notes.append(
@@ -215,61 +213,12 @@ def scores(run: StoredRun) -> dict[Stretch, float | None]:
 # -- which runs belong together ------------------------------------------------------------------------------
 
 
-def algorithms_of(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Return the algorithm of each run, by fingerprint: its trace, and its target policy if the trace has several."""
-    targets: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
-    traces = trace_names([run.spec for run in runs])
-    for run in runs:
-        cell = run.spec["env"], traces[trace_key(run.spec)], run.spec["lambda_"]
-        targets.setdefault(cell, set()).add(tuple(run.spec.get(name) for name in VARIANTS))
-    several = {cell[1] for cell, found in targets.items() if len(found) > 1}
-    names = {}
-    for run in runs:
-        name = traces[trace_key(run.spec)]
-        if name in several:
-            name += _suffix(run.spec)
-        names[run.fingerprint] = name
-    return names
-
-
-def _suffix(spec: Mapping[str, Any]) -> str:
-    """Return the unusual parts of a target: DQN's is greedy and single, that of the others exploring and double."""
-    if spec.get("target_policy") is None:
-        return ""
-    is_dqn = spec["trace"] == "dqn"
-    usual_policy = "greedy" if is_dqn else "exploration"
-    unusual_double = "double" if is_dqn else "single"
-    parts = []
-    if spec.get("target_policy") != usual_policy:
-        parts.append(str(spec.get("target_policy")))
-    if spec.get("double") is is_dqn:
-        parts.append(unusual_double)
-    return "".join(f".{part}" for part in parts)
-
-
-def _incomplete_variants(final: Mapping[Key, Any]) -> set[str]:
-    """Return the variants that were not run on every game at every λ: rungs of the ladder, shown nowhere else."""
-    cells: dict[str, set[tuple[str, float]]] = {}
-    for key in final:
-        cells.setdefault(key.algorithm, set()).add((key.game, key.lambda_))
-    plain = [found for name, found in cells.items() if not split_variant(name)[1]]
-    games = {game for found in plain for game, _ in found}
-    lambdas = {lambda_ for found in plain for _, lambda_ in found} - {0.0}
-    left_out = set()
-    for name, found in cells.items():
-        wanted = {(game, x) for game in games for x in lambdas}
-        if is_baseline(name):
-            wanted = {(game, 0.0) for game in games}
-        if split_variant(name)[1] and not wanted <= found:
-            left_out.add(name)
-    return left_out
-
-
 def _copies(final: Mapping[Key, Any], specs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Key]:
     """Return the cells at λ = 0 that are copies: all traces are one algorithm there, run for the sake of all.
 
     The original is the cell at λ = 0 with the most runs. A trace copies it only if its own runs
-    have the same settings. The step size may differ, unless the trace was run at λ = 0 itself.
+    have the same settings. The step size may differ if it was chosen for the trace: that is, unless
+    the trace was run at λ = 0 itself, or with several settings.
     """
     found: dict[Key, Key] = {}
     with_lambda = in_order({key.algorithm for key in final if not is_baseline(key.algorithm)})
@@ -280,10 +229,11 @@ def _copies(final: Mapping[Key, Any], specs: Mapping[Key, Mapping[str, Any]]) ->
             key = Key(game, name, 0.0)
             was_run = key in final
             spec = _spec_of(key, specs, exactly=was_run)
+            is_strict = was_run or "," in name
             for original in originals:
                 if original == key or spec is None:
                     break  # no other cell has more runs
-                if _settings(spec, step_size=was_run) == _settings(specs[original], step_size=was_run):
+                if _settings(spec, step_size=is_strict) == _settings(specs[original], step_size=is_strict):
                     found[key] = original
                     break
     return found
@@ -321,10 +271,12 @@ def _plays_at_random_early(run: StoredRun) -> bool:
     return random_steps > 0.05 * run.spec.get("num_steps", math.inf)
 
 
-def _differences(runs: Sequence[StoredRun]) -> list[str]:
-    """Return a note for each of two settings in which the algorithms of a game differ."""
+def _differences(runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> list[str]:
+    """Return a note for each of two settings in which the algorithms of a game differ, if no name says so."""
     notes = []
     for name in ("num_steps", "step_size"):
+        if any(f", {name} " in algorithms[run.fingerprint] for run in runs):
+            continue
         values: dict[str, set[Any]] = {}
         for run in runs:
             values.setdefault(_game(run.spec["env"]), set()).add(run.spec.get(name))
@@ -355,25 +307,11 @@ def _game(env: str) -> str:
     return env.partition("/")[2] or env
 
 
-def _varied_fields(runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> list[str]:
-    """Return the fields, other than the seed, in which runs of one cell differ."""
-    first: dict[tuple[Any, ...], dict[str, Any]] = {}
-    varied: dict[str, None] = {}
+def have_several_options(runs: Sequence[StoredRun]) -> bool:
+    """Return whether runs of one environment have different options: another environment with the same name."""
+    first: dict[str, Any] = {}
     for run in runs:
-        cell = run.spec["env"], algorithms[run.fingerprint], run.spec["lambda_"]
-        other = first.setdefault(cell, run.spec)
-        for name in sorted(set(run.spec) | set(other)):
-            if name not in RUN_FIELDS and run.spec.get(name) != other.get(name):
-                varied[name] = None
-    options: dict[str, list[Any]] = {}
-    for run in runs:
-        seen = options.setdefault(run.spec["env"], [])
-        if run.spec.get("options", {}) not in seen:
-            seen.append(run.spec.get("options", {}))
-    if any(len(seen) > 1 for seen in options.values()):
-        varied["options"] = None  # other options are another environment with the same name
-    return list(varied)
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        options = run.spec.get("options", {})
+        if first.setdefault(run.spec["env"], options) != options:
+            return True
+    return False

@@ -1,11 +1,12 @@
 """Mean scores of stored runs, by environment, algorithm and λ."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from offtrace.experiments.results import algorithms_of, scores
+from offtrace.experiments.algorithms import algorithms_of, settings_of, traces_of
+from offtrace.experiments.results import scores
 from offtrace.experiments.store import OVER, StoredRun
+from offtrace.scores.keys import in_order
 
 
 def mean_scores(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
@@ -15,23 +16,26 @@ def mean_scores(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
     """
     over = [run for run in runs if run.status in OVER]
     algorithms = algorithms_of(over)
-    groups: dict[tuple[str, str, float], list[float]] = {}
-    diverged: Counter[tuple[str, str, float]] = Counter()
+    order = in_order(set(algorithms.values()))
+    groups: dict[tuple[str, int, float], list[StoredRun]] = {}
     for run in over:
-        key = (run.spec["env"], algorithms[run.fingerprint], run.spec["lambda_"])
-        score = scores(run)["final"] if run.status == "done" else None
-        group = groups.setdefault(key, [])
-        if score is not None:
-            group.append(score)
-        diverged[key] += run.status == "diverged"
-    return [
-        {
-            "env": env,
-            "trace": trace,
-            "lambda": lambda_,
-            "num_runs": len(values),
-            "num_diverged": diverged[env, trace, lambda_],
-            "score": sum(values) / len(values) if values else None,
-        }
-        for (env, trace, lambda_), values in sorted(groups.items())
-    ]
+        place = order.index(algorithms[run.fingerprint])
+        groups.setdefault((run.spec["env"], place, run.spec["lambda_"]), []).append(run)
+    traces = traces_of(over)
+    settings = settings_of(over)
+    rows = []
+    for (env, _, lambda_), group in sorted(groups.items()):
+        done = [scores(run)["final"] for run in group if run.status == "done"]
+        values = [score for score in done if score is not None]
+        rows.append(
+            {
+                "env": env,
+                "trace": traces[group[0].fingerprint],
+                "settings": settings[group[0].fingerprint],
+                "lambda": lambda_,
+                "num_runs": len(values),
+                "num_diverged": sum(run.status == "diverged" for run in group),
+                "score": sum(values) / len(values) if values else None,
+            }
+        )
+    return rows

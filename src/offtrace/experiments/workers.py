@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from offtrace.agent import compile_cache
@@ -131,9 +132,13 @@ def _start(process: Any) -> None:
     """
     resource_tracker.ensure_running()  # started later, it would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    script = sys.modules["__main__"]
+    # The process would import the user's script again, and so start the sweep again. It needs nothing of it.
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         process.start()
     finally:
+        sys.modules["__main__"] = script
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -41,6 +41,11 @@ NOTES = (
     "seeds or without any spread, there is no verdict. If nothing differs, a claim gets a verdict "
     "in at most 5 % of cases, by simulation. The column of Holm's method has the verdicts if all "
     "claims are to be right together. No interval covers other games than these.",
+    "In the tables that are best first, an algorithm at each λ, with each setting, is compared with "
+    "the best one: by returns on a single environment, by levels on several. Their intervals allow "
+    "for skewed scores too, and for the number of comparisons with the best (Bonferroni). The files "
+    "have the difference of every two with its own 95 % interval, and the verdict that remains if "
+    "all of them are to be right together (Holm).",
     "A run diverged if a loss, a gradient or a value was no longer finite. Leaving it out would "
     "favour the algorithm that fails, so it counts as the worst run of its game: it gets the "
     "lowest score of any run of that game, or that of random play if known and lower. Tables show "

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.report.names import NAMES, named
+from offtrace.report.names import NAMES, named, short_label
 from offtrace.scores import average_scores, distribution_steps, is_baseline
 
 try:
@@ -44,6 +44,9 @@ FORMATS = ("png", "svg", "pdf")
 WIDTH = 540
 HEIGHT = 340
 LABEL_SIZE = 14
+SMALL_LABEL_SIZE = 11
+LONG_LABEL = 17
+"""Characters of a label with settings from which on it is small."""
 LABEL_WIDTH = 170
 LABEL_GAP = 1.45 * LABEL_SIZE / HEIGHT
 """Distance between names to the right of the lines, as a share of the chart's height."""
@@ -354,19 +357,28 @@ def end_labels(
         placed[name] = min(placed[name], highest)
         highest = placed[name] - gap
     rows = [{"algorithm": named(name), "x": x, "y": placed[name]} for name in ends]
+    size = min(LABEL_SIZE, round(share * height / 1.3))
+    text = "algorithm:N"
+    labels = {name: short_label(name) for name in ends}
+    if any(labels[name] != named(name) for name in ends):
+        text = "label:N"
+        for row, label in zip(rows, labels.values(), strict=True):
+            row["label"] = label
+        if max(map(len, labels.values())) > LONG_LABEL:
+            size = min(size, SMALL_LABEL_SIZE)
     mark = alt.MarkDef(
         type="text",
         align="left",
         baseline="middle",
         dx=10,
-        fontSize=min(LABEL_SIZE, round(share * height / 1.3)),
+        fontSize=size,
         fontWeight="bold",
         limit=LABEL_WIDTH,
     )
     return alt.Chart(alt.InlineData(values=rows), mark=mark).encode(
         x="x:Q",
         y="y:Q",
-        text="algorithm:N",
+        text=text,
         color=colour(algorithms or list(ends)),
         tooltip=tips(algorithm="algorithm"),
     )

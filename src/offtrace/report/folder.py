@@ -3,7 +3,8 @@
     index.html              the page, with everything below in one file
     figures/*.png|svg|pdf   charts
     tables/*.csv|tex        tables
-    data/claims.json        verdicts, for a program to read
+    data/claims.json        verdicts on the paper's claims, for a program to read
+    data/rankings.json      all algorithms, best first, and the difference of every two
     data/files.json         the files of this report and their checksums, so that the next one can remove them
 
 Nothing is written or removed through a symbolic link inside the folder, and only files that are
@@ -20,13 +21,24 @@ from pathlib import Path
 from offtrace.experiments.results import Study
 from offtrace.report.appendix import notes_section, provenance_section, trouble_sections
 from offtrace.report.charts import FORMATS, alt, vl_convert
-from offtrace.report.findings import QUESTION, Materials, findings, materials_of, scores_of
+from offtrace.report.findings import QUESTION, Materials, materials_of
 from offtrace.report.opening import opening
-from offtrace.report.overview import claims_json, description_of, state_of, title_of, verdicts_section
+from offtrace.report.overview import (
+    claims_json,
+    claims_of,
+    description_of,
+    findings_of,
+    is_about_the_paper,
+    question_of,
+    state_of,
+    title_of,
+    verdicts_sections,
+)
 from offtrace.report.page import Document, Section, chart_spec, charts_of, render
+from offtrace.report.rankings import rankings_json
 from offtrace.report.sections import study_part
 from offtrace.report.wording import slug, unique
-from offtrace.scores import claims, published_comparison
+from offtrace.scores import published_comparison
 from offtrace.writing import write_whole
 
 FOLDERS = ("figures", "tables", "data")
@@ -44,9 +56,10 @@ def write(
 ) -> Path:
     """Write the report into a folder, in place of an earlier one, and return the path of the page.
 
-    The page starts with the findings of `materials`, by default the first study. The published
-    tables are always the last study; `extra_sections` come before them. `progress(done, total)` is
-    called for every chart. `formats` are those of the charts' files.
+    The page starts with the findings of `materials`, by default the first study. After the studies
+    come `extra_sections`, then the published tables, if a study has the paper's algorithms or there
+    is no study. `progress(done, total)` is called for every chart. `formats` are those of the
+    charts' files.
     """
     if unknown := [each for each in formats if each not in FORMATS]:
         raise ValueError(f"`formats` must be among {', '.join(FORMATS)}; got {unknown[0]!r}.")
@@ -69,32 +82,35 @@ def _document(
     studies: Sequence[Study], materials: Materials, extra_sections: Sequence[Section], command: str
 ) -> tuple[Document, dict[str, str]]:
     """Return the page, and the texts of the other files by path."""
-    every = [*studies, Study(published_comparison(), ())]
-    verdicts = [
-        {stretch: claims(study.comparison, stretch) for stretch in scores_of(study.comparison)} for study in every
-    ]
-    parts = [study_part(*each) for each in zip(every, _stems(studies), verdicts, strict=True)]
+    with_paper = is_about_the_paper(studies)
+    every = list(studies)
+    if with_paper:
+        every.append(Study(published_comparison(), ()))
+    verdicts = [claims_of(study.comparison) for study in every]
+    stems = _stems(studies)[: len(every)]
+    parts = [study_part(*each) for each in zip(every, stems, verdicts, strict=True)]
     runs = [run for study in studies for run in study.runs]
+    sections = [part.section for part in parts]
+    sections[len(studies) : len(studies)] = extra_sections
     document = Document(
         title=title_of(studies),
-        lead=QUESTION,
+        lead=QUESTION if with_paper else question_of(studies),
         state=state_of(runs),
         sections=[
-            verdicts_section(every, verdicts),
-            *(part.section for part in parts[:-1]),
-            *extra_sections,
-            parts[-1].section,
+            *verdicts_sections(every, verdicts),
+            *sections,
             notes_section(),
             *trouble_sections(runs),
         ],
         foot=provenance_section(runs, command),
-        found=findings(materials),
+        found=findings_of(studies, materials),
         opening=opening(materials),
         ran=description_of(studies),
     )
     texts = {address: text for part in parts for address, text in part.files.items()}
     names = [study.comparison.name for study in every]
-    texts["data/claims.json"] = json.dumps(claims_json(names, verdicts), indent=2, ensure_ascii=False) + "\n"
+    for name, data in (("claims", claims_json(names, verdicts)), ("rankings", rankings_json(studies))):
+        texts[f"data/{name}.json"] = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     return document, texts
 
 

@@ -16,15 +16,50 @@ def named(algorithm: str) -> str:
 
     >>> named("tree_backup"), named("dqn.exploration"), named("my_module:Mine"), named("q_sigma (sigma=0.5)")
     ('TB(λ)', 'DQN (exploring)', 'Mine', 'Q(σ, λ) (sigma=0.5)')
+    >>> named("retrace, step_size 0.001")
+    'Retrace(λ), step_size 0.001'
     """
     if algorithm in RUNGS:
         return RUNGS[algorithm]
+    algorithm, comma, settings = algorithm.partition(",")
+    return f"{_named(algorithm)}{comma}{settings}"
+
+
+def _named(algorithm: str) -> str:
+    """Return the display name of an algorithm without its settings."""
     name, variant = keys.split_variant(algorithm)
     plain, space, options = name.partition(" (")
     title = NAMES.get(plain, plain.rpartition(":")[2]) + space + options
     if not variant:
         return title
     return f"{title} ({', '.join(VARIANTS[each] for each in variant)})"
+
+
+def named_at(algorithm: str, lambda_: float | None) -> str:
+    """Return the display name of an algorithm at one λ; None for one without λ.
+
+    >>> named_at("retrace, step_size 0.1", 0.5), named_at("mine", 1.0), named_at("dqn", None)
+    ('Retrace(0.5), step_size 0.1', 'mine, λ = 1', 'DQN')
+    """
+    if lambda_ is None:
+        return named(algorithm)
+    plain, comma, settings = algorithm.partition(",")
+    name = named(plain)
+    if "λ)" in name:
+        name = name.replace("λ)", f"{lambda_:g})")
+    else:
+        name += f", λ = {lambda_:g}"
+    return f"{name}{comma}{settings}"
+
+
+def short_label(algorithm: str) -> str:
+    """Return the display name of an algorithm with the values of its settings only, for the end of a line.
+
+    >>> short_label("retrace, window 16, step_size 0.001"), short_label("dqn")
+    ('Retrace(λ), 16, 0.001', 'DQN')
+    """
+    plain, *settings = algorithm.split(", ")
+    return ", ".join([named(plain), *(text.partition(" ")[2] or text for text in settings)])
 
 
 def counted(number: int, what: str) -> str:

@@ -4,16 +4,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from offtrace.experiments.algorithms import setting_text, settings_of
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import StoredRun
-from offtrace.report.findings import SHORT_SCORES, SIGNS, different_runs
+from offtrace.report.findings import SHORT_SCORES, SIGNS, Materials, different_runs, findings, scores_of
 from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
+from offtrace.report.rankings import sentence
 from offtrace.report.sections import KINDS
 from offtrace.report.wording import is_or_are, listed
-from offtrace.scores import Claim
+from offtrace.scores import Claim, Comparison, are_the_papers, relevant_claims
 from offtrace.scores.comparison import Stretch
-from offtrace.scores.keys import split_variant
+from offtrace.scores.keys import plain_name
 
 Claims = Mapping[Stretch, Sequence[Claim]]
 """The verdicts of a study, by score."""
@@ -29,6 +31,36 @@ def title_of(studies: Sequence[Study]) -> str:
     return f"Off-policy returns on {listed(names, most=3)}"
 
 
+def is_about_the_paper(studies: Sequence[Study]) -> bool:
+    """Return whether a study has all of the paper's algorithms, or there is no study at all."""
+    return not studies or any(are_the_papers(_algorithms(study)) for study in studies)
+
+
+def _algorithms(study: Study) -> set[str]:
+    """Return the algorithms of a study, also of runs that are not done."""
+    planned = {study.algorithms.get(run.fingerprint, str(run.spec["trace"])) for run in study.runs}
+    return planned | set(study.comparison.algorithms)
+
+
+def question_of(studies: Sequence[Study]) -> str:
+    """Return the question of a report that is not about the paper."""
+    envs = list(dict.fromkeys(str(run.spec["env"]) for study in studies for run in study.runs))
+    return f"Which algorithm is best on {listed(envs)}?"
+
+
+def findings_of(studies: Sequence[Study], materials: Materials) -> list[str]:
+    """Return what was found, in a few sentences. Unless it is about the paper, the best algorithms come first."""
+    if is_about_the_paper(studies):
+        return findings(materials)
+    return [*filter(None, map(sentence, studies)), *findings(materials)]
+
+
+def claims_of(comparison: Comparison) -> Claims:
+    """Return the verdicts on the paper's claims that a comparison can say something about, by score."""
+    found = {stretch: relevant_claims(comparison, stretch) for stretch in scores_of(comparison)}
+    return {stretch: of_score for stretch, of_score in found.items() if of_score}
+
+
 def description_of(studies: Sequence[Study]) -> list[str]:
     """Return what was run, one sentence per study; without stored runs, what it compares."""
     if not studies:
@@ -36,22 +68,34 @@ def description_of(studies: Sequence[Study]) -> list[str]:
     lines = []
     for study in studies:
         comparison = study.comparison
-        algorithms = [split_variant(study.algorithms[run.fingerprint])[0] for run in study.runs] or list(
-            comparison.algorithms
-        )
+        algorithms = [plain_name(study.algorithms[run.fingerprint]) for run in study.runs]
+        if not algorithms:
+            algorithms = list(comparison.algorithms)
         names = listed([named(name) for name in dict.fromkeys(algorithms)])
         games = [str(run.spec["env"]) for run in study.runs] or list(comparison.games)
         games = list(dict.fromkeys(games))
+        settings = _settings_text(study)
         line = (
             f"{comparison.name}: {counted(different_runs(study), 'run')} on {counted(len(games), 'game')} "
             f"({listed(games)}), with {names}"
         )
         if comparison.lambdas:
             line += f" at λ = {', '.join(f'{x:g}' for x in comparison.lambdas)}"
+        if settings:
+            line += f", {settings}"
         if study.runs:
             line += f", {seeds_text(study.runs)}"
         lines.append(f"{line}.")
     return lines
+
+
+def _settings_text(study: Study) -> str:
+    """Return the settings that vary within a study, with their values: "step_size 0.0001, 0.001"."""
+    values: dict[str, dict[str, None]] = {}
+    for settings in settings_of(study.runs).values():
+        for name, value in settings.items():
+            values.setdefault(name, {})[setting_text(value)] = None
+    return "; ".join(f"{name} {', '.join(texts)}" for name, texts in values.items())
 
 
 def state_of(runs: Sequence[StoredRun]) -> list[str]:
@@ -91,9 +135,12 @@ def seeds_text(runs: Sequence[StoredRun]) -> str:
 # -- verdicts ------------------------------------------------------------------------------------------------
 
 
-def verdicts_section(studies: Sequence[Study], claims: Sequence[Claims]) -> Section:
-    """Return the table of every claim, by study and score."""
-    texts = list(dict.fromkeys(_text(claim) for by_score in claims for claim in by_score["final"]))
+def verdicts_sections(studies: Sequence[Study], claims: Sequence[Claims]) -> list[Section]:
+    """Return a section with the table of every claim, by study and score; none without claims."""
+    found = [claim for by_score in claims for of_score in by_score.values() for claim in of_score]
+    texts = list(dict.fromkeys(map(_text, found)))
+    if not texts:
+        return []
     columns = []
     for study, by_score in zip(studies, claims, strict=True):
         for stretch, of_score in by_score.items():
@@ -107,7 +154,7 @@ def verdicts_section(studies: Sequence[Study], claims: Sequence[Claims]) -> Sect
         "Tabular studies have one-step learning in place of DQN. Details are in the section of each study."
     )
     grid = Grid(caption, ("claim of the paper", *(name for name, _ in columns)), rows, stacked=True)
-    return Section("Verdicts", tables=[grid])
+    return [Section("Verdicts", tables=[grid])]
 
 
 def _text(claim: Claim) -> str:

@@ -82,10 +82,11 @@ function limitLabels(spec, size, limit) {
   let widest = 0;
   for (const layer of spec.layer ?? []) {
     const { mark, encoding } = layer;
-    if (mark?.type !== "text" || encoding.text.field !== "algorithm") continue;
+    const field = encoding?.text?.field;
+    if (mark?.type !== "text" || !["algorithm", "label"].includes(field)) continue;
     if (size) mark.fontSize = Math.min(size, mark.fontSize);
     mark.limit = limit;
-    const lengths = rowsOf(spec, layer).map((row) => String(row.algorithm).length);
+    const lengths = rowsOf(spec, layer).map((row) => String(row[field]).length);
     widest = Math.max(widest, Math.min(limit, 0.65 * mark.fontSize * Math.max(0, ...lengths)));
   }
   return widest;

@@ -19,6 +19,7 @@ from offtrace.report.findings import SCORE_NAMES, SIGNS, scores_of
 from offtrace.report.ladder import rung_rows
 from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
+from offtrace.report.rankings import ranking_section
 from offtrace.report.safety import contraction_against_variance
 from offtrace.report.wording import listed, number_text, slug, unique
 from offtrace.safety import Analysis
@@ -60,21 +61,25 @@ def study_part(study: Study, stem: str, claims: Mapping[Stretch, Sequence[Claim]
         add("runs", csv=lambda: tables.runs_csv(study))
     if not comparison.games:
         return Part(Section(comparison.name, [*describe(study), "There is nothing to compare yet."]), files)
-    parts = [
-        _verdicts(claims, add),
+    parts: list[Section | None] = []
+    if claims:
+        parts.append(_verdicts(claims, add))
+    if study.ladder is not None:
+        parts.append(ladder_section(study.ladder, stem, add))
+    if study.runs:
+        parts += [ranking_section(study, stretch, stem, add) for stretch in scores_of(comparison)]
+    parts += [
         _distributions(comparison, lambda_, stem),
         *(_by_lambda(comparison, stem, add, stretch) for stretch in scores_of(comparison)),
         *(_statistics(comparison, lambda_, stem, add, stretch) for stretch in scores_of(comparison)),
         *(_games(comparison, lambda_, add, stretch) for stretch in scores_of(comparison)),
     ]
-    if study.ladder is not None:
-        parts.insert(1, ladder_section(study.ladder, stem, add))
     if study.runs:
         parts.append(_curves(study, lambda_, stem))
         if _has_evaluations(study):
             parts.append(_curves(study, lambda_, stem, evaluations=True))
         parts.append(_telemetry(study, lambda_, stem))
-    return Part(Section(comparison.name, describe(study), parts=parts), files)
+    return Part(Section(comparison.name, describe(study), parts=[part for part in parts if part]), files)
 
 
 def safety_section(analysis: Analysis, stem: str = "contraction-against-variance") -> Section:
@@ -117,6 +122,9 @@ def describe(study: Study) -> list[str]:
             )
     if comparison.games:
         names = listed([named(name) for name in comparison.algorithms])
+        if "," in "".join(comparison.algorithms):
+            names = listed(list(dict.fromkeys(named(name.partition(",")[0]) for name in comparison.algorithms)))
+            names += f", in {len(comparison.algorithms)} settings"
         lines.append(f"{counted(len(comparison.games), 'game')}: {names}{at}.")
     if study.runs:
         by_status = study.num_by_status

@@ -19,7 +19,6 @@ from offtrace.experiments.store import StoredRun
 from offtrace.report.names import named
 from offtrace.scores import Averages, Claim, Comparison, Interval, Statistics, Table, published_table_3, times_best
 from offtrace.scores.comparison import Array, Scale, Stretch
-from offtrace.scores.keys import split_variant
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Characters that start a formula in a spreadsheet, or that it skips before one."""
@@ -180,7 +179,7 @@ def _run_row(run: StoredRun, algorithm: str) -> list[Any]:
             evaluation = sum(returns) / len(returns)
     return [
         env.partition("/")[2] or env,
-        split_variant(algorithm)[0],
+        algorithm,
         float(run.spec["lambda_"]),
         run.spec["seed"],
         run.status,

@@ -1,7 +1,7 @@
 """Inter-algorithm scores of Sec. 5, the paper's two tables of results, and statistics of a few runs."""
 
 from offtrace.scores.aggregates import iqm, mean, median, optimality_gap
-from offtrace.scores.claims import Claim, claims
+from offtrace.scores.claims import Claim, are_the_papers, claims, relevant_claims
 from offtrace.scores.comparison import LEVEL, Comparison, published_comparison
 from offtrace.scores.inter_algorithm import (
     StepPoints,
@@ -23,6 +23,7 @@ from offtrace.scores.intervals import (
 )
 from offtrace.scores.keys import Key, is_baseline
 from offtrace.scores.published import AveragesByLambda, FinalScores, published_table_2, published_table_3
+from offtrace.scores.ranking import Difference, Entry, Ranking, ranking
 from offtrace.scores.runs import RunScore, area_under_curve, normalised, run_score
 from offtrace.scores.summaries import Averages, Statistics, Table
 from offtrace.scores.verdicts import holm
@@ -33,14 +34,18 @@ __all__ = [
     "AveragesByLambda",
     "Claim",
     "Comparison",
+    "Difference",
+    "Entry",
     "FinalScores",
     "Interval",
     "Key",
     "Profile",
+    "Ranking",
     "RunScore",
     "Statistics",
     "StepPoints",
     "Table",
+    "are_the_papers",
     "area_under_curve",
     "average_scores",
     "claims",
@@ -60,6 +65,8 @@ __all__ = [
     "published_comparison",
     "published_table_2",
     "published_table_3",
+    "ranking",
+    "relevant_claims",
     "run_score",
     "score_distribution",
     "stratified_bootstrap",

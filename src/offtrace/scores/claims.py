@@ -11,7 +11,7 @@ verdict. Intervals allow for skewness (see `offtrace.scores.verdicts`), so they 
 Student's. The interval shown is the one of the λ that decides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from offtrace.scores.blocks import LEVEL, Blocks, Estimates
 from offtrace.scores.comparison import Comparison
 from offtrace.scores.intervals import Interval, Verdict
-from offtrace.scores.keys import Stretch
+from offtrace.scores.keys import Stretch, plain_name
 from offtrace.scores.paper_claims import DISPLAY_NAMES, PAPER_CLAIMS, PaperClaim
 from offtrace.scores.scale import ROUNDING, Array
 from offtrace.scores.verdicts import MIN_SEEDS, half_width, holm, one_sided_p_value
@@ -45,7 +45,7 @@ class Claim(NamedTuple):
     """Number of diverged runs among those that the claim is about. They count as the worst of their game."""
 
 
-class _Decision(NamedTuple):
+class Decision(NamedTuple):
     """The verdict on m differences, and the interval of the one that decides."""
 
     verdict: Verdict
@@ -67,6 +67,34 @@ def claims(comparison: Comparison, stretch: Stretch = "final") -> list[Claim]:
     return list(comparison.cached(("claims", stretch), lambda: _claims(comparison, stretch)))
 
 
+def relevant_claims(comparison: Comparison, stretch: Stretch = "final") -> list[Claim]:
+    """Return the verdicts on the claims about algorithms and λ that were run.
+
+    If all of the paper's algorithms were run, these are all claims.
+    """
+    found = claims(comparison, stretch)
+    if are_the_papers(comparison.algorithms):
+        return found
+    names = _names(comparison)
+    asked = [claim for claim in PAPER_CLAIMS if stretch == "final" or claim.stretch == "final"]
+    relevant = []
+    for claim, answer in zip(asked, found, strict=True):
+        lambdas = claim.lambdas(np.array(comparison.lambdas))
+        own_stretch = claim.stretch if stretch == "final" else stretch
+        if _why_untestable(claim, comparison, own_stretch, names, lambdas) is None:
+            relevant.append(answer)
+    return relevant
+
+
+def are_the_papers(algorithms: Iterable[str]) -> bool:
+    """Return whether all of the paper's algorithms are there: Retrace, TB, Q and DQN, or one-step learning.
+
+    >>> are_the_papers(["retrace", "tree_backup", "q_lambda", "one_step", "rbis"]), are_the_papers(["retrace", "dqn"])
+    (True, False)
+    """
+    return set(DISPLAY_NAMES) <= set(map(_paper_name, algorithms))
+
+
 def _claims(comparison: Comparison, stretch: Stretch) -> list[Claim]:
     if stretch == "final":
         found = [_claim(asked, comparison, asked.stretch) for asked in PAPER_CLAIMS]
@@ -76,7 +104,7 @@ def _claims(comparison: Comparison, stretch: Stretch) -> list[Claim]:
     for i, claim in enumerate(found):
         if significant[i]:
             found[i] = claim._replace(holm=claim.verdict)
-    if comparison.baseline is None or comparison.baseline.partition(".")[0] != "one_step":
+    if comparison.baseline is None or plain_name(comparison.baseline) != "one_step":
         return found
     name = "one-step learning"
     return [
@@ -86,7 +114,7 @@ def _claims(comparison: Comparison, stretch: Stretch) -> list[Claim]:
 
 
 def _claim(asked: PaperClaim, comparison: Comparison, stretch: Stretch) -> Claim:
-    names = {_paper_name(name): name for name in reversed(comparison.algorithms)}  # the first of its kind
+    names = _names(comparison)
     lambdas = asked.lambdas(np.array(comparison.lambdas))
     reason = _why_untestable(asked, comparison, stretch, names, lambdas)
     if reason is not None:
@@ -121,9 +149,9 @@ def _decided(asked: PaperClaim, comparison: Comparison, blocks: Blocks, algorith
     weights = np.stack([by_algorithm[name] for name in asked.algorithms], axis=1)
     values = _without_rounding(np.einsum("mal,al->m", weights, blocks.value))
     if blocks.rows is None:
-        decision = _Decision("cannot tell", None, int(values.argmin()), None, None, blocks.reason)
+        decision = Decision("cannot tell", None, int(values.argmin()), None, None, blocks.reason)
     else:
-        decision = _decide(blocks.estimate(weights)._replace(value=values), blocks.reason, comparison.unit)
+        decision = decide(blocks.estimate(weights)._replace(value=values), blocks.reason, comparison.unit)
     low = decision.low
     high = decision.high
     if low is not None and high is not None and comparison.anchors is None:
@@ -145,13 +173,13 @@ def _decided(asked: PaperClaim, comparison: Comparison, blocks: Blocks, algorith
     )
 
 
-def _decide(estimates: Estimates, no_interval: str | None, unit: str) -> _Decision:
+def decide(estimates: Estimates, no_interval: str | None, unit: str, *, level: float = LEVEL) -> Decision:
     """Return the verdict on m differences."""
     if estimates.num_rows.min() < 2:
-        return _Decision("cannot tell", None, int(estimates.value.argmin()), None, None, no_interval)
+        return Decision("cannot tell", None, int(estimates.value.argmin()), None, None, no_interval)
     m = estimates.value.size
     num_rows = int(estimates.num_rows.min())
-    lows, highs = _intervals(estimates, (1.0 - LEVEL) / m)
+    lows, highs = _intervals(estimates, (1.0 - level) / m)
     worst = int(lows.argmin())
     reason = None
     if not estimates.has_spread.any():
@@ -159,22 +187,22 @@ def _decide(estimates: Estimates, no_interval: str | None, unit: str) -> _Decisi
     elif num_rows < MIN_SEEDS:
         reason = f"there are only {num_rows} {unit}, and a verdict needs at least {MIN_SEEDS}"
     if reason is not None:
-        return _Decision("cannot tell", None, worst, *_interval_at(estimates, worst, lows, highs), reason)
+        return Decision("cannot tell", None, worst, *_interval_at(estimates, worst, lows, highs), reason)
     ratio = estimates.value / np.where(estimates.has_spread, estimates.error, np.inf)
     p_holds = min(1.0, 2.0 * float(one_sided_p_value(ratio, estimates.num_rows).max()))
     p_fails = min(1.0, 2.0 * m * float(one_sided_p_value(-ratio, estimates.num_rows).min()))
     verdict: Verdict = "cannot tell"
-    if p_holds <= 1.0 - LEVEL:
+    if p_holds <= 1.0 - level:
         verdict = "holds"
-        lows, highs = _intervals(estimates, 1.0 - LEVEL)
+        lows, highs = _intervals(estimates, 1.0 - level)
         worst = int(lows.argmin())
-    elif p_fails <= 1.0 - LEVEL:
+    elif p_fails <= 1.0 - level:
         verdict = "does not hold"
         worst = int(np.where(estimates.has_spread, highs, np.inf).argmin())
     elif not estimates.has_spread.all():
         reason = f"at some λ all {unit} give the same difference, so there is no spread to judge by"
     p_value = min(p_holds, p_fails)
-    return _Decision(verdict, p_value, worst, *_interval_at(estimates, worst, lows, highs), reason)
+    return Decision(verdict, p_value, worst, *_interval_at(estimates, worst, lows, highs), reason)
 
 
 def _intervals(estimates: Estimates, outside: float) -> tuple[Array, Array]:
@@ -199,6 +227,11 @@ def _without_rounding(difference: Array) -> Array:
 
 def _untested(asked: PaperClaim, reason: str) -> Claim:
     return Claim(asked.text, asked.measure, "cannot tell", None, 0, reason)
+
+
+def _names(comparison: Comparison) -> dict[str, str]:
+    """Return the algorithms of a comparison by the paper's name for them; the first of its kind."""
+    return {_paper_name(name): name for name in reversed(comparison.algorithms)}
 
 
 def _paper_name(algorithm: str) -> str:

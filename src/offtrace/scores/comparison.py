@@ -26,7 +26,7 @@ import numpy as np
 from offtrace.scores.blocks import LEVEL, Blocks
 from offtrace.scores.cells import Cells, Scale, gather_cells, sort_by_seed
 from offtrace.scores.checks import check_comparison
-from offtrace.scores.keys import BASELINES, Key, Stretch, in_order, is_baseline, split_variant
+from offtrace.scores.keys import BASELINES, Key, Stretch, in_order, is_baseline, plain_name
 from offtrace.scores.published import AveragesByLambda, published_table_2, published_table_3
 from offtrace.scores.scale import Array
 from offtrace.scores.statistics import statistics_at
@@ -112,7 +112,7 @@ class Comparison:
     @property
     def baseline(self) -> str | None:
         """The first of `BASELINES` that was run, or of their variants, if any."""
-        return next((name for name in self.algorithms if split_variant(name)[0] in BASELINES), None)
+        return next((name for name in self.algorithms if plain_name(name) in BASELINES), None)
 
     def cell(self, game: str, algorithm: str, lambda_: float, stretch: Stretch = "final") -> Array:
         """Return the scores of a cell's runs, in the order of seeds if known, else sorted; empty without runs."""

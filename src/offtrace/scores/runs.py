@@ -153,7 +153,7 @@ def normalised(scores_by_algorithm: Mapping[str, Scores], *, clip: bool = False)
         runs = {name: every.values[every.slices[g]] for name, every in vectors.items()}
         exponent = binary_exponent(np.concatenate([*runs.values()]))
         runs = {name: np.ldexp(values, -exponent) for name, values in runs.items()}
-        scale = _game_scale([*runs.values()])
+        scale = game_scale([*runs.values()])
         for name, values in runs.items():
             scores = scale.apply(values)
             if clip:
@@ -162,7 +162,7 @@ def normalised(scores_by_algorithm: Mapping[str, Scores], *, clip: bool = False)
     return z
 
 
-def _game_scale(cells: Sequence[Array]) -> GameScale:
+def game_scale(cells: Sequence[Array]) -> GameScale:
     """Return the scale of one game from the runs of each algorithm."""
     means = [_exact_mean(cell) for cell in cells]
     floor = noise_floor(
