@@ -11,13 +11,14 @@ from typing import Any, overload
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from offtrace.agent.hints import Hints
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Probe
 from offtrace.agent.runs import Result, RunFolder
 from offtrace.agent.runtimes import Runtime, runtime_for
 from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan, TrainSpec, resolved
-from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher
+from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher, as_watcher
 
 FINAL = 10**6
 """The number of the final evaluation; no tick has it."""
@@ -189,7 +190,7 @@ def train(
     allow_changes: bool = ...,
     checkpoint_seconds: float = ...,
     tensorboard: bool = ...,
-    watcher: Watcher | None = ...,
+    watcher: Watcher | Callable[[TickRecord], object] | None = ...,
     stop: Callable[[], bool] = ...,
 ) -> Result: ...
 
@@ -203,7 +204,7 @@ def train(
     allow_changes: bool = ...,
     checkpoint_seconds: float = ...,
     tensorboard: bool = ...,
-    watcher: Watcher | None = ...,
+    watcher: Watcher | Callable[[list[TickRecord]], object] | None = ...,
     stop: Callable[[], bool] = ...,
 ) -> list[Result]: ...
 
@@ -216,7 +217,7 @@ def train(
     allow_changes: bool = False,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
-    watcher: Watcher | None = None,
+    watcher: Watcher | Callable[[Any], object] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Result | list[Result]:
     """Train the agent of a spec and return its `Result`; for a list of specs with the same shapes, a list of results.
@@ -224,6 +225,9 @@ def train(
     With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to
     the last bit as if it had never stopped; a spec that differs from the saved one is an error
     unless `allow_changes=True`. Checkpoints are at least `checkpoint_seconds` apart.
+
+    `watcher` is a `Watcher`, or a function that is called after every tick with its record; for a
+    list of specs, with a list of records.
 
     `stop` is called after every tick, about once a second within a tick, and after every step of
     Gymnasium's environments. When it returns True the run is saved, and its result has no returns.
@@ -237,9 +241,10 @@ def train(
         raise ValueError("`spec` must not be empty.")
     if output is None and resume:
         raise ValueError("`resume` must come with `output`, the folder of the run.")
+    observer = as_watcher(watcher, several=several)
     with explain_missing_package(specs[0]):
         runtime = runtime_for(specs)  # before anything is written, so that wrong input leaves no folder behind
-    run = _Run(runtime, watcher or Watcher(), stop, checkpoint_seconds, alone=not several)
+    run = _Run(runtime, observer, stop, checkpoint_seconds, alone=not several)
     try:
         if output is None:
             results = run.train()
@@ -284,15 +289,25 @@ class _Run:
             history = self.folder.history
         loop = Loop(self.runtime, [records[0].num_steps for records in history])
         self.watcher.on_start(self.runtime.specs[0], loop.total_steps, [records[0] for records in history])
+        hints = Hints(self.runtime.specs, loop.total_steps)
         found = None
         with _explain_memory(self.runtime, self.folder):
-            if self._restore(loop) and self._run_ticks(loop, history):
+            if self._restore(loop) and self._run_ticks(loop, history, hints):
                 num_episodes = self.runtime.specs[0].evaluation_episodes
                 found = self.runtime.evaluate(loop.state, FINAL, num_episodes, stop=self.stop)
-        results = self._results(history, found)
-        if found is not None and self.folder is not None:
-            self.folder.finish(results)
+        parameters = None
+        if found is not None:
+            parameters = self.runtime.parameters(loop.state)
+        results = self._results(history, found, parameters)
+        if found is not None:
+            if self.folder is not None:
+                self.folder.finish(results)
+            self._say(hints.at_end(history, [result.returns for result in results]))
         return results
+
+    def _say(self, line: str | None) -> None:
+        if line is not None:
+            self.watcher.on_message(line)
 
     def _restore(self, loop: Loop) -> bool:
         """Restore the state of a resumed run; False if it was stopped before that was done."""
@@ -302,7 +317,7 @@ class _Run:
         self.folder.arrays = None
         return loop.state is not None
 
-    def _run_ticks(self, loop: Loop, history: list[list[TickRecord]]) -> bool:
+    def _run_ticks(self, loop: Loop, history: list[list[TickRecord]], hints: Hints) -> bool:
         """Run the remaining ticks; False if the run was stopped."""
         saved_at = time.monotonic()
         while loop.number < loop.num_ticks:
@@ -322,12 +337,16 @@ class _Run:
                     saved_at = time.monotonic()
             if records is not None:
                 self.watcher.on_tick(records)
+                self._say(hints.after_tick(history))
             if stopping:
                 return False
         return True
 
     def _results(
-        self, history: Sequence[Sequence[TickRecord]], found: tuple[np.ndarray, np.ndarray] | None
+        self,
+        history: Sequence[Sequence[TickRecord]],
+        found: tuple[np.ndarray, np.ndarray] | None,
+        parameters: Sequence[dict[str, np.ndarray]] | None,
     ) -> list[Result]:
         """Return a result per member; without returns if the run was stopped before its final evaluation."""
         results = []
@@ -339,7 +358,8 @@ class _Run:
                 returns = tuple(float(value) for value in found[0][i])
                 num_unfinished = int((~found[1][i]).sum())
             path = None if self.folder is None else self.folder.path
-            results.append(Result(spec, records, returns, num_unfinished, path))
+            own = None if parameters is None else parameters[i]
+            results.append(Result(spec, records, returns, num_unfinished, path, own))
         return results
 
 
