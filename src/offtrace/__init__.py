@@ -42,21 +42,31 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from offtrace import doctor, experiments, mdp, online, operators, policies, safety, scores
-    from offtrace.agent.policy import load_policy as load_policy
     from offtrace.agent.runs import Result
     from offtrace.agent.spec import TrainSpec
+    from offtrace.agent.telemetry import Watcher
     from offtrace.agent.training import train
+    from offtrace.experiments.trained import load_policies as load_policies
+    from offtrace.experiments.trained import load_policy as load_policy
     from offtrace.mdp import FiniteMDP
     from offtrace.safety import analyze
 
 # Loaded on first use: packages, and names with the module that defines them. Those of the agent need an extra.
 _PACKAGES = ("doctor", "experiments", "mdp", "online", "operators", "policies", "safety", "scores")
 _NAMES = {"FiniteMDP": "mdp", "analyze": "safety"}
-_AGENT = {"TrainSpec": "spec", "Result": "runs", "load_policy": "policy"}
+_AGENT = {
+    "TrainSpec": "agent.spec",
+    "Result": "agent.runs",
+    "Watcher": "agent.telemetry",
+    "load_policies": "experiments.trained",
+    "load_policy": "experiments.trained",
+}
+
+_LOADING = ("load_policies", "load_policy")
 
 if not TYPE_CHECKING:
     # `from offtrace import *` looks up every name of `__all__`. If `train` were loaded by `__getattr__`, that would
-    # import JAX, or fail where it is not installed. `load_policy` is not in `__all__` for the same reason.
+    # import JAX, or fail where it is not installed. Those of `_LOADING` are not in `__all__` for the same reason.
     def train(
         spec: Any,
         output: Any = None,
@@ -96,7 +106,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"offtrace.{_NAMES[name]}"), name)
     if name in _AGENT:
         try:
-            return getattr(import_module(f"offtrace.agent.{_AGENT[name]}"), name)
+            return getattr(import_module(f"offtrace.{_AGENT[name]}"), name)
         except ModuleNotFoundError as missing:  # AttributeError, so help() and hasattr() still work
             raise AttributeError(
                 f"`ot.{name}` needs an extra: pip install 'offtrace[agent]' ({missing})"
@@ -108,7 +118,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, "load_policy"})
+    return sorted({*__all__, *_LOADING})
 
 
 __all__ = [
@@ -130,6 +140,7 @@ __all__ = [
     "TreeBackup",
     "TruncatedIS",
     "UnsafeTraceWarning",
+    "Watcher",
     "Watkins",
     "__version__",
     "analyze",

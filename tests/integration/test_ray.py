@@ -16,6 +16,7 @@ import pytest
 from offtrace.agent.spec import Plan
 from offtrace.experiments import cluster, engine
 from offtrace.experiments.members import ClaimedRuns
+from offtrace.experiments.networks import networks_folder
 from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, StoredRun
 from offtrace.experiments.stored_runs import seal
@@ -82,6 +83,11 @@ def _two_workers() -> Iterator[None]:
             yield
 
 
+def networks(path: Path) -> dict[str, bytes]:
+    """Return the files of trained networks by name; there is one per run."""
+    return {file.name: file.read_bytes() for file in networks_folder(path).iterdir()}
+
+
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of the local engine, one population after the other."""
@@ -99,7 +105,8 @@ def test_two_workers_give_the_rows_of_the_local_engine(local: Path, tmp_path: Pa
     assert checksums(path) == checksums(local)
     made = [run.provenance for run in runs(path).values()]
     assert {(one["command"], one["jax"]) for one in made} == {("a test", version("jax"))}
-    assert [file.name for file in tmp_path.iterdir()] == ["results.sqlite"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["results.sqlite", "results.sqlite.policies"]
+    assert networks(path) == networks(local)
 
 
 def test_stopped_and_killed_it_ends_equal(local: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import offtrace as ot
@@ -172,6 +173,11 @@ def test_only_what_is_missing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     done = engine.run(specs, path, jobs=0)
     assert (done.num_done, done.num_failed, done.num_steps) == (4, 0, done.total_steps)
     assert not (tmp_path / "results.sqlite.work").exists()
+    policies = ot.load_policies(path)
+    assert [policy.spec for policy in policies] == specs
+    x = np.ones((1, 10, 10, 2), bool)
+    assert (ot.load_policy(path, seed=2).q(x) == policies[2].q(x)).all()
+    assert (policies[0].q(x) != policies[2].q(x)).any()
     first = checksums(path)
 
     def never(*_: object, **__: object) -> None:

@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 import tyro
 
-from offtrace.agent import checkpoints, disk, memory, runs, telemetry, training
+from offtrace.agent import checkpoints, disk, hints, memory, runs, telemetry, training
 from offtrace.agent.policy import load_policy
 from offtrace.agent.runs import TICK
 from offtrace.agent.settings import check_shapes
@@ -41,6 +41,7 @@ from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 from offtrace.cli import main
 from offtrace.cli.train import as_arguments
+from offtrace.experiments.members import trained_network
 
 SMALL: dict[str, Any] = {
     "network": "mlp",
@@ -505,6 +506,40 @@ def test_spaces_and_unicode(tmp_path: Path) -> None:
     train(spec(), folder, stop=lambda: True)
     assert not train(spec(), folder, resume=True, stop=lambda: True).finished
     assert load_policy(folder).q(np.zeros((2, 10, 10, 2), bool)).shape == (2, 3)
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_the_policy_of_a_result(tmp_path: Path) -> None:
+    """It is that of the folder, also where the run was finished before; and a function sees every tick."""
+    seen: list[telemetry.TickRecord] = []
+    result = train(spec(), tmp_path / "run", watcher=seen.append)
+    assert tuple(seen) == result.history
+    x = np.eye(200, dtype=bool).reshape(-1, 10, 10, 2)
+    expected = load_policy(tmp_path / "run").q(x)
+    assert (result.policy.q(x) == expected).all()
+    assert result.policy.num_steps == result.num_steps
+    again = train(spec(), tmp_path / "run", resume=True)
+    assert again.parameters is None
+    assert (again.policy.q(x) == expected).all()
+    assert (trained_network(again).parameters["layers[0].bias"] == result.parameters["layers[0].bias"]).all()
+    with pytest.raises(ValueError, match="the run was stopped"):
+        _ = train(spec(), stop=lambda: True).policy
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_a_run_that_learns_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once on the way, and once at the end."""
+    monkeypatch.setattr(hints, "constant_episode", lambda records: (-1.0, 9.0) if len(records) > 1 else None)
+    monkeypatch.setattr(Synchronous, "evaluate", lambda *_, **__: (np.full((1, 5), -1.0), np.ones((1, 5), bool)))
+    said: list[str] = []
+
+    class Listener(Watcher):
+        def on_message(self, line: str) -> None:
+            said.append(line)
+
+    train(spec(), watcher=Listener())
+    assert len(said) == 2
+    assert all("a return of -1" in line and "--options time_limit 45" in line for line in said)
 
 
 WRONG = {

@@ -228,7 +228,7 @@ def test_dir_shows_public_names_only() -> None:
     for name in names:
         module = getattr(offtrace, name)
         assert dir(module) == sorted(module.__all__), name
-    assert set(dir(offtrace)) == {*offtrace.__all__, "load_policy"}
+    assert set(dir(offtrace)) == {*offtrace.__all__, *offtrace._LOADING}
     assert (SOURCE / "py.typed").exists()
 
 

@@ -255,6 +255,9 @@ class Host:
 
     # -- saving ----------------------------------------------------------------------------------------------
 
+    def parameters(self, state: HostState) -> list[dict[str, np.ndarray]]:
+        return [to_arrays(state.member.learner.params)]
+
     def arrays(self, state: HostState) -> dict[str, np.ndarray]:
         found = to_arrays(state.member, prefix="member.")
         if state.pending is not None:

@@ -15,7 +15,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -39,6 +39,8 @@ class Result:
     num_unfinished: int
     """Evaluation episodes that were cut off; their returns count as far as they got."""
     folder: Path | None
+    parameters: Mapping[str, np.ndarray] | None = field(default=None, repr=False, compare=False)
+    """Parameters of the trained network by name. None if the run was stopped, or finished by an earlier call."""
 
     @property
     def num_steps(self) -> int:
@@ -54,6 +56,13 @@ class Result:
     def mean_return(self) -> float:
         """Mean return of the final evaluation; nan if the run was stopped before."""
         return float(np.mean(self.returns)) if self.returns else math.nan
+
+    @property
+    def policy(self) -> Any:
+        """The trained agent, a `Policy`: `result.policy.act(observation)`."""
+        from offtrace.agent.policy import policy_of
+
+        return policy_of(self)
 
 
 TICK = 10**6

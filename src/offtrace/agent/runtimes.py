@@ -64,6 +64,10 @@ class Runtime(Protocol):
         """Return the numbers of environment steps and of updates so far."""
         ...
 
+    def parameters(self, state: Any) -> list[dict[str, np.ndarray]]:
+        """Return the parameters of each member's network, as named arrays."""
+        ...
+
     def arrays(self, state: Any) -> dict[str, np.ndarray]:
         """Return the state as named arrays."""
         ...

@@ -55,6 +55,15 @@ def under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
+def members_of(arrays: Mapping[str, np.ndarray], number: int) -> list[dict[str, np.ndarray]]:
+    """Return the arrays of each member from arrays with a leading axis of members.
+
+    >>> members_of({"weight": np.array([[1, 2], [3, 4]])}, 2)[1]
+    {'weight': array([3, 4])}
+    """
+    return [{name: value[member] for name, value in arrays.items()} for member in range(number)]
+
+
 def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
     return [
         (jax.tree_util.keystr(path).lstrip("."), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

@@ -17,7 +17,7 @@ from offtrace.agent.population import Iterations, TickSummary
 from offtrace.agent.program import Member, Probe, make_program
 from offtrace.agent.settings import check_shapes, evaluation_key, num_batch_entries, program_spec, settings
 from offtrace.agent.spec import Plan
-from offtrace.agent.states import from_arrays, to_arrays, under
+from offtrace.agent.states import from_arrays, members_of, to_arrays, under
 from offtrace.environments import Environment, program_shape, with_options
 
 PIECE_SECONDS = 1.0
@@ -195,6 +195,9 @@ class Synchronous:
         return np.asarray(episodes.returns), np.asarray(episodes.done)
 
     # -- saving ----------------------------------------------------------------------------------------------
+
+    def parameters(self, state: Population) -> list[dict[str, np.ndarray]]:
+        return members_of(to_arrays(state.members.learner.params), len(self.specs))
 
     def arrays(self, state: Population) -> dict[str, np.ndarray]:
         found = to_arrays(state.members)

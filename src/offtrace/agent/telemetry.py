@@ -7,7 +7,7 @@ record per line; only the last line can be incomplete.
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -57,7 +57,10 @@ class TickRecord(NamedTuple):
 
 
 class Watcher:
-    """Receives the events of a run while it trains; override the methods you need."""
+    """Receives the events of a run while it trains; override the methods you need.
+
+    In a population, `on_start` gets the spec and the records of the first member.
+    """
 
     def on_start(self, spec: Any, total_steps: int, records: Sequence[TickRecord]) -> None:
         """Called before the first tick, with the records of the ticks before a resume."""
@@ -67,6 +70,28 @@ class Watcher:
 
     def on_message(self, line: str) -> None:
         """Called with a message for the user."""
+
+
+class FunctionWatcher(Watcher):
+    """Calls a function after every tick: with the record, or with the records of all members."""
+
+    def __init__(self, function: Callable[[Any], object], *, several: bool) -> None:
+        self._function = function
+        self._several = several
+
+    def on_tick(self, records: Sequence[TickRecord]) -> None:
+        self._function(list(records) if self._several else records[0])
+
+
+def as_watcher(given: Any, *, several: bool) -> Watcher:
+    """Return a watcher: the given one, one that calls the given function, or for None one that does nothing."""
+    if given is None:
+        return Watcher()
+    if isinstance(given, Watcher):
+        return given
+    if callable(given) and not isinstance(given, type):
+        return FunctionWatcher(given, several=several)
+    raise ValueError(f"`watcher` must be a function, or an instance of a subclass of `ot.Watcher`; got {given!r}.")
 
 
 COUNTS = ("tick", "num_steps", "num_updates", "num_episodes")

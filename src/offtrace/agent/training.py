@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from offtrace.agent.hints import Hints
 from offtrace.agent.own_traces import check_saved
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Probe
@@ -18,7 +19,7 @@ from offtrace.agent.runs import Result, RunFolder
 from offtrace.agent.runtimes import Runtime, runtime_for
 from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan, TrainSpec, resolved
-from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher
+from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher, as_watcher
 from offtrace.environments.own import check_saveable
 
 FINAL = 10**6
@@ -191,7 +192,7 @@ def train(
     allow_changes: bool = ...,
     checkpoint_seconds: float = ...,
     tensorboard: bool = ...,
-    watcher: Watcher | None = ...,
+    watcher: Watcher | Callable[[TickRecord], object] | None = ...,
     stop: Callable[[], bool] = ...,
 ) -> Result: ...
 
@@ -205,7 +206,7 @@ def train(
     allow_changes: bool = ...,
     checkpoint_seconds: float = ...,
     tensorboard: bool = ...,
-    watcher: Watcher | None = ...,
+    watcher: Watcher | Callable[[list[TickRecord]], object] | None = ...,
     stop: Callable[[], bool] = ...,
 ) -> list[Result]: ...
 
@@ -218,7 +219,7 @@ def train(
     allow_changes: bool = False,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
-    watcher: Watcher | None = None,
+    watcher: Watcher | Callable[[Any], object] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Result | list[Result]:
     """Train the agent of a spec and return its `Result`; for a list of specs with the same shapes, a list of results.
@@ -226,6 +227,9 @@ def train(
     With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to
     the last bit as if it had never stopped; a spec that differs from the saved one is an error
     unless `allow_changes=True`. Checkpoints are at least `checkpoint_seconds` apart.
+
+    `watcher` is a `Watcher`, or a function that is called after every tick with its record; for a
+    list of specs, with a list of records.
 
     `stop` is called after every tick, about once a second within a tick, and after every step of
     Gymnasium's environments. When it returns True the run is saved, and its result has no returns.
@@ -237,8 +241,8 @@ def train(
     an event of its run (`telemetry.divergence`), and the others continue.
     """
     several = not isinstance(spec, TrainSpec)
-    watcher = watcher or Watcher()
-    specs = tuple(resolved(one, watcher.on_message) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
+    observer = as_watcher(watcher, several=several)
+    specs = tuple(resolved(one, observer.on_message) for one in ([spec] if isinstance(spec, TrainSpec) else spec))
     if not specs:
         raise ValueError("`spec` must not be empty.")
     if output is None and resume:
@@ -249,10 +253,10 @@ def train(
             check_saveable(one.env)
     with explain_missing_package(specs[0]):
         # Before anything is written, so that wrong input leaves no folder behind.
-        runtime = runtime_for(specs, watcher.on_message)
+        runtime = runtime_for(specs, observer.on_message)
     for note in runtime.notes:
-        watcher.on_message(note)
-    run = _Run(runtime, watcher, stop, checkpoint_seconds, alone=not several)
+        observer.on_message(note)
+    run = _Run(runtime, observer, stop, checkpoint_seconds, alone=not several)
     try:
         if output is None:
             results = run.train()
@@ -297,15 +301,25 @@ class _Run:
             history = self.folder.history
         loop = Loop(self.runtime, [records[0].num_steps for records in history])
         self.watcher.on_start(self.runtime.specs[0], loop.total_steps, [records[0] for records in history])
+        hints = Hints(self.runtime.specs, loop.total_steps)
         found = None
         with _explain_memory(self.runtime, self.folder):
-            if self._restore(loop) and self._run_ticks(loop, history):
+            if self._restore(loop) and self._run_ticks(loop, history, hints):
                 num_episodes = self.runtime.specs[0].evaluation_episodes
                 found = self.runtime.evaluate(loop.state, FINAL, num_episodes, stop=self.stop)
-        results = self._results(history, found)
-        if found is not None and self.folder is not None:
-            self.folder.finish(results)
+        parameters = None
+        if found is not None:
+            parameters = self.runtime.parameters(loop.state)
+        results = self._results(history, found, parameters)
+        if found is not None:
+            if self.folder is not None:
+                self.folder.finish(results)
+            self._say(hints.at_end(history, [result.returns for result in results]))
         return results
+
+    def _say(self, line: str | None) -> None:
+        if line is not None:
+            self.watcher.on_message(line)
 
     def _restore(self, loop: Loop) -> bool:
         """Restore the state of a resumed run; False if it was stopped before that was done."""
@@ -315,7 +329,7 @@ class _Run:
         self.folder.arrays = None
         return loop.state is not None
 
-    def _run_ticks(self, loop: Loop, history: list[list[TickRecord]]) -> bool:
+    def _run_ticks(self, loop: Loop, history: list[list[TickRecord]], hints: Hints) -> bool:
         """Run the remaining ticks; False if the run was stopped."""
         saved_at = time.monotonic()
         while loop.number < loop.num_ticks:
@@ -335,12 +349,16 @@ class _Run:
                     saved_at = time.monotonic()
             if records is not None:
                 self.watcher.on_tick(records)
+                self._say(hints.after_tick(history))
             if stopping:
                 return False
         return True
 
     def _results(
-        self, history: Sequence[Sequence[TickRecord]], found: tuple[np.ndarray, np.ndarray] | None
+        self,
+        history: Sequence[Sequence[TickRecord]],
+        found: tuple[np.ndarray, np.ndarray] | None,
+        parameters: Sequence[dict[str, np.ndarray]] | None,
     ) -> list[Result]:
         """Return a result per member; without returns if the run was stopped before its final evaluation."""
         results = []
@@ -352,7 +370,8 @@ class _Run:
                 returns = tuple(float(value) for value in found[0][i])
                 num_unfinished = int((~found[1][i]).sum())
             path = None if self.folder is None else self.folder.path
-            results.append(Result(spec, records, returns, num_unfinished, path))
+            own = None if parameters is None else parameters[i]
+            results.append(Result(spec, records, returns, num_unfinished, path, own))
         return results
 
 

@@ -1,5 +1,7 @@
 """`offtrace watch RUN`."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from offtrace.imports import import_module
 
 def watch(
     run: Annotated[tyro.conf.Positional[Path], option("RUN")],
+    select: Annotated[tuple[str, ...], option("FIELD=VALUE …", "none")] = (),
     output: Annotated[Path | None, option("PATH", "show it in the terminal")] = None,
     num_episodes: int = 1,
     max_steps: int = 1_000,
@@ -29,8 +32,11 @@ def watch(
 
     Example: offtrace watch runs/CartPole-v1-retrace-0 --output cartpole.gif
 
+    Example: offtrace watch results.sqlite --select trace=retrace seed=0
+
     Args:
-        run: Folder of a run.
+        run: Folder of a run or a population, or results file of a sweep.
+        select: Fields that select one run of a population or a sweep.
         output: File to write; its name ends in .gif or .mp4.
         num_episodes: Number of episodes.
         max_steps: Maximum steps per episode.
@@ -41,12 +47,12 @@ def watch(
     """
     from offtrace import watch as library
     from offtrace.agent import compile_cache
-    from offtrace.agent.policy import load_policy
+    from offtrace.experiments.trained import load_policy
 
     compile_cache.enable()
     for module in allow_import:
         import_module(module, say)
-    policy = load_policy(run, allow_import=allow_import, warn=warn)
+    policy = load_policy(run, allow_import=allow_import, warn=warn, **_selection(select))
     console = Console()
     settings: dict[str, Any] = {
         "num_episodes": num_episodes,
@@ -68,3 +74,23 @@ def watch(
         library.record(policy, output, **settings, progress=update)
     size = filesize.decimal(output.stat().st_size)
     console.print(f"Written to [bold]{escape(str(output))}[/bold], {size}", highlight=False, soft_wrap=True)
+
+
+def _selection(words: Sequence[str]) -> dict[str, Any]:
+    """Return fields of a spec from `FIELD=VALUE`; a value that is not JSON is a text.
+
+    >>> _selection(["trace=retrace", "lambda=0.9", "hidden-sizes=[64]"])
+    {'trace': 'retrace', 'lambda_': 0.9, 'hidden_sizes': (64,)}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"`--select` must have the form FIELD=VALUE, such as trace=retrace; got {word!r}.")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        name = name.replace("-", "_")
+        found["lambda_" if name == "lambda" else name] = tuple(value) if isinstance(value, list) else value
+    return found

@@ -16,6 +16,8 @@ A step that terminates needs no successor, and is kept.
 """
 
 import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -109,7 +111,7 @@ class GymnasiumRows:
             env = vector_maker(spec, self.name, copies, vectorization, MODES[autoreset or "next_step"], options)
         else:
             _check_vector(env, num_actors, options)
-            self.name = f"gymnasium/{env.spec.id if env.spec else type(env.unwrapped).__name__}"
+            self.name = _name_of(env)
         try:
             self._vector = Vector(env, timeout=timeout)
         except Fault as fault:
@@ -119,7 +121,7 @@ class GymnasiumRows:
             self.num_actors = int(made.num_envs)
             self.max_return = None
             self.notes: tuple[str, ...] = made.get_attr("notes")[0] if callable(env) else ()
-            self.observation, self.num_actions, self._first_action = spaces(made, self.name)
+            self.observation, self.num_actions, self.first_action = spaces(made, self.name)
             self._is_next_step = is_next_step(made, autoreset)
             self._low, self._high = None, None
             if check_bounds:
@@ -157,7 +159,7 @@ class GymnasiumRows:
         over = actor.over
         try:
             self._num_steps += ~over
-            observations, rewards, terminated, truncated, _ = self._vector.step(actions + self._first_action)
+            observations, rewards, terminated, truncated, _ = self._vector.step(actions + self.first_action)
             rewards = np.where(over, 0, rewards)
             ends = ~over & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
             observation = self._checked(observations, over if self._is_next_step else ends, rewards)
@@ -241,6 +243,31 @@ class GymnasiumRows:
         if fault.trace:
             error.add_note(fault.trace)
         return error
+
+
+@contextmanager
+def borrowed_rows(env: Any, seed: int) -> Generator[GymnasiumRows]:
+    """Yield rows of an environment that the user has made: one, or a vector. It stays open."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        yield GymnasiumRows(env, seed=seed)
+        return
+    if not isinstance(env, gymnasium.Env):
+        raise ValueError(
+            "`env` must be the name of an environment, or a Gymnasium environment or vector environment; got "
+            f"{type(env).__name__}."
+        )
+    vector = gymnasium.vector.SyncVectorEnv([lambda: env], autoreset_mode=MODES["next_step"])
+    try:
+        rows = GymnasiumRows(vector, seed=seed)
+        rows.name = _name_of(env)
+        yield rows
+    finally:
+        vector.closed = True  # otherwise it closes the user's environment when it is collected
+
+
+def _name_of(env: Any) -> str:
+    """Return the name of an environment that was made by the user: its id, or else its class."""
+    return f"gymnasium/{env.spec.id if env.spec else type(env.unwrapped).__name__}"
 
 
 def _check_vector(env: Any, num_actors: int | None, options: dict[str, Any]) -> None:

@@ -27,7 +27,14 @@ from typing import Any
 from offtrace.agent.spec import Plan, from_json
 from offtrace.experiments import shipping
 from offtrace.experiments.engine import register
-from offtrace.experiments.members import ClaimedRuns, ReportBatches, RunEnd, end_of
+from offtrace.experiments.members import (
+    ClaimedRuns,
+    ReportBatches,
+    RunEnd,
+    TrainedNetwork,
+    end_of,
+    trained_network,
+)
 from offtrace.experiments.populations import Members, new_populations
 from offtrace.experiments.progress import ProgressReader, SweepProgress
 from offtrace.experiments.provenance import provenance
@@ -113,6 +120,9 @@ def _train(members: Members, send: Callable[[tuple[str, Any]], None]) -> None:
     try:
         results = train([from_json(member) for member in members], watcher=batches)
         batches.flush()
+        for i, result in enumerate(results):
+            if (network := trained_network(result)) is not None:
+                send(("policy", (i, *network)))
         send(("ends", [tuple(end_of(result)) for result in results]))
     except BaseException as error:
         batches.flush()
@@ -190,6 +200,9 @@ class _Driver:
             self._store.made_with(task.runs.ids, content)
         elif kind == "reports":
             task.runs.write(content)
+        elif kind == "policy":
+            member, *network = content
+            task.runs.keep_policy(member, TrainedNetwork(*network))
         else:
             self._tasks.remove(task)
             self._end(task, kind, content)

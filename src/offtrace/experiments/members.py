@@ -5,7 +5,7 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from offtrace.agent.consent import check_saved
 from offtrace.agent.spec import from_json
 from offtrace.agent.telemetry import TickRecord, Watcher, divergence
+from offtrace.experiments.networks import write_network
 from offtrace.experiments.populations import Members, population_folder, remove_folder
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.store import Store
@@ -35,6 +36,25 @@ class RunEnd(NamedTuple):
 def end_of(result: Any) -> RunEnd:
     """Return the end of a run from its training result; it does not depend on the population."""
     return RunEnd(result.returns, result.num_unfinished, divergence(result.history))
+
+
+class TrainedNetwork(NamedTuple):
+    """The network of a run at its end."""
+
+    parameters: Mapping[str, Any]
+    num_steps: int
+
+
+def trained_network(result: Any) -> TrainedNetwork | None:
+    """Return the network of a training result; None for a run that diverged."""
+    if divergence(result.history):
+        return None
+    parameters = result.parameters
+    if parameters is None:  # the population was finished by an earlier process, before it wrote to the store
+        from offtrace.agent.policy import saved_parameters
+
+        parameters = saved_parameters(result.folder, result.spec)
+    return TrainedNetwork(parameters, result.num_steps)
 
 
 def train_population(
@@ -68,6 +88,8 @@ def train_population(
             claimed.write([result.history for result in results])
             if not results[0].finished:
                 return
+            for i, result in enumerate(results):
+                claimed.keep_policy(i, trained_network(result))
             claimed.finish([*map(end_of, results)])
         except Exception as error:
             if isinstance(error, OSError) and error.errno in DISK_ERRORS:
@@ -135,6 +157,11 @@ class ClaimedRuns:
         """Write the end of each member."""
         for run_id, end in zip(self.ids, compress(ends, self._is_claimed), strict=True):
             self._store.finish(run_id, end.returns, end.num_unfinished, diverged=end.diverged)
+
+    def keep_policy(self, member: int, network: TrainedNetwork | None) -> None:
+        """Save the network of a member beside the store, if it was claimed."""
+        if network is not None and self._is_claimed[member]:
+            write_network(self._store.path, self.members[member], *network)
 
     def fail(self, reason: str) -> None:
         """Record that all claimed runs failed."""
