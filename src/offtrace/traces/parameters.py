@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, is_concrete, library, namespace
+from offtrace.arrays import Array, is_compiling, is_concrete, library, namespace, shape_of
 
 RANGES = {"num_dims": (1, np.inf), "kappa": (0, np.inf)}
 """Lowest and highest value by parameter; [0, 1] for all others."""
 
 
 def check_parameter(owner: str, name: str, value: Any) -> None:
-    """Check that a parameter is a number, or an array of numbers, in its range. Tracers inside `jit` pass."""
-    if not is_concrete(value):
+    """Check that a parameter is a number, or an array of numbers, in its range. Traced values pass."""
+    low, high = RANGES.get(name, (0, 1))
+    if isinstance(value, (int, float)) and low <= value <= high and value < np.inf:
+        return
+    if not isinstance(value, (int, float)) and not is_concrete(value):
         return
     if library(value) == "torch":
         value = value.detach().cpu().numpy()
@@ -24,7 +27,6 @@ def check_parameter(owner: str, name: str, value: Any) -> None:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` of {owner} must be a number or an array of numbers; got {value!r}.") from None
-    low, high = RANGES.get(name, (0, 1))
     outside = ~((numbers >= low) & (numbers <= high) & np.isfinite(numbers))
     if outside.any():
         rule = f"in [{low}, {high}]" if np.isfinite(high) else f"at least {low}"
@@ -34,7 +36,7 @@ def check_parameter(owner: str, name: str, value: Any) -> None:
 
 def check_lambda_shape(lambda_: Any, steps: tuple[int, ...]) -> None:
     """Check that λ is one number, one per step, or one per step and batch element; nothing else broadcasts."""
-    got = tuple(np.shape(lambda_))
+    got = shape_of(lambda_)
     if got and got != steps and got != steps[:1]:
         allowed = f"({steps[0]},) or {steps}" if len(steps) > 1 else f"{steps}"
         raise ValueError(f"`lambda_` must be a number, or have one value per step, {allowed}; got shape {got}.")
@@ -63,7 +65,7 @@ _REGISTERED: set[type] = set()
 
 def register_with_jax(cls: type[Any]) -> None:
     """Register a trace class as a pytree if JAX is loaded; JAX is never imported for this."""
-    if cls in _REGISTERED or "jax" not in sys.modules:
+    if is_compiling() or cls in _REGISTERED or "jax" not in sys.modules:
         return
     names = [field.name for field in fields(cls)]
 
