@@ -37,7 +37,7 @@ def in_use() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
-            patch.setattr(returns_torch, "_kernels", lambda _: load())
+            patch.setattr(returns_torch, "kernels_of", lambda _: load())
             patch.setattr(returns_torch, "_on_cpu", lambda _: False)
         yield
 

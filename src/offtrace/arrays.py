@@ -6,6 +6,7 @@ Neither JAX nor PyTorch is imported here: a value can only be a JAX array if JAX
 import functools
 import operator
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +27,9 @@ def library(*values: Any) -> str:
     >>> library(np.zeros(3), 1.0, None)
     'numpy'
     """
+    if is_compiling():  # without the cache, whose changes would make PyTorch compile again
+        torch = sys.modules["torch"]
+        return "torch" if any(isinstance(value, torch.Tensor) for value in values) else "numpy"
     found = "numpy"
     for value in values:
         if value is None:
@@ -54,8 +58,29 @@ def namespace(*values: Any) -> ModuleType:
     return sys.modules["torch"] if kind == "torch" else sys.modules["jax.numpy"]
 
 
+def is_compiling() -> bool:
+    """Return True while `torch.compile` or `torch.export` traces this code."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
+def is_traced_by_torch(*values: Any) -> bool:
+    """Return True if a value has no memory of its own: in `torch.compile`, `torch.export` and `torch.func`."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return any(isinstance(value, torch.Tensor) and is_wrapped(value) for value in values)
+
+
 def is_concrete(*values: Any) -> bool:
-    """Return False if a value is a JAX tracer, whose numbers are not known while `jit` compiles."""
+    """Return False if a value is traced by JAX or PyTorch, so that its numbers are not known."""
+    if is_traced_by_torch(*values):
+        return False
     jax = sys.modules.get("jax")
     return jax is None or not any(isinstance(value, jax.core.Tracer) for value in values)
 
@@ -68,6 +93,24 @@ def without_gradient(values: Array) -> Array:
     if kind == "jax":
         return sys.modules["jax"].lax.stop_gradient(values)
     return values
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """Return the shape of an array, a list or a number; PyTorch does not compile `np.shape`.
+
+    >>> shape_of(0.5), shape_of([0.5, 1.0])
+    ((), (2,))
+    """
+    if hasattr(values, "shape"):
+        return tuple(values.shape)
+    return np.shape(values) if isinstance(values, (list, tuple)) else ()
+
+
+def quietly(xp: ModuleType, **errors: Any) -> AbstractContextManager[Any]:
+    """Return `np.errstate(…)` for NumPy; the other libraries do not warn, and PyTorch does not compile it."""
+    if xp is np:
+        return np.errstate(**errors)
+    return nullcontext()
 
 
 def take_action(values: Array, a: Array) -> Array:
@@ -123,7 +166,7 @@ def lead(values: Array, ndim: int) -> Array:
     >>> lead(np.array([0.5, 1.0]), 3).shape
     (2, 1, 1)
     """
-    missing = ndim - np.ndim(values) if np.ndim(values) else 0
-    if not missing:
+    own = shape_of(values)
+    if not own or len(own) == ndim:
         return values
-    return values.reshape(values.shape + (1,) * missing)
+    return values.reshape(own + (1,) * (ndim - len(own)))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.arrays import Array, is_concrete, namespace
+from offtrace.arrays import Array, is_concrete, namespace, quietly
 from offtrace.errors import raise_where
 
 TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-6}
@@ -15,7 +15,7 @@ TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-6
 def tolerance(*probabilities: Any) -> float:
     """Return the largest tolerance among the dtypes of the arrays given."""
     given = (str(p.dtype).removeprefix("torch.") for p in probabilities if hasattr(p, "dtype"))
-    return max((TOLERANCE.get(name, 1e-6) for name in given), default=1e-6)
+    return max([1e-6, *(TOLERANCE.get(name, 1e-6) for name in given)])
 
 
 SMALLEST_LOG = -103.28
@@ -48,7 +48,7 @@ class Likelihoods(NamedTuple):
     def ratio(self) -> Array:
         """Return ρ_t = π(a_t|x_t) / μ(a_t|x_t)."""
         # The caller checks the result, so NumPy need not warn about it.
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        with quietly(self.xp, over="ignore", divide="ignore", invalid="ignore"):
             if self.pi_a is not None and self.mu_a is not None:
                 return self.pi_a / self.mu_a
             return self.xp.exp(self.log_ratio())

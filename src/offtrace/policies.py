@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from offtrace.arrays import Array, expectation, is_concrete, library, namespace
+from offtrace.arrays import Array, expectation, is_concrete, library, namespace, quietly, shape_of
 from offtrace.errors import raise_where
 
 __all__ = [
@@ -83,10 +83,10 @@ def softmax(q: Array, beta: Array) -> Array:
     xp = namespace(q)
     if is_concrete(beta):
         raise_where(~_finite(beta, low=0), "beta", "must be a number of at least 0", np.asarray(beta), axis="x")
-    if np.ndim(beta):
+    if shape_of(beta):
         beta = beta[..., None]
     legal = q > -np.inf
-    with np.errstate(over="ignore"):  # an action far below the best overflows to −inf and gets 0
+    with quietly(xp, over="ignore"):  # an action far below the best overflows to −inf and gets 0
         below_best = xp.where(legal, q, 0) - xp.amax(q, -1)[..., None]
         weight = xp.where(legal, xp.exp(beta * below_best), xp.zeros_like(q))
     return weight / weight.sum(-1)[..., None]
@@ -181,11 +181,12 @@ def _checked_share(name: str, value: Array, q: Array) -> Array:
             np.asarray(value),
             axis="x",
         )
-    if np.ndim(value) and tuple(np.shape(value)) != tuple(np.shape(q))[:-1]:
-        raise ValueError(f"`{name}` must be a number or have shape {np.shape(q)[:-1]}; got {np.shape(value)}.")
-    if np.ndim(value):
-        return value[..., None]
-    return value
+    own = shape_of(value)
+    if not own:
+        return value
+    if own != shape_of(q)[:-1]:
+        raise ValueError(f"`{name}` must be a number or have shape {shape_of(q)[:-1]}; got {own}.")
+    return value[..., None]
 
 
 def _finite(value: Array, *, low: float) -> np.ndarray:

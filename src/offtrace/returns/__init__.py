@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from offtrace.arrays import Array, library
+from offtrace.arrays import Array, is_compiling, library
 from offtrace.returns.window import Window
 from offtrace.traces import Trace, as_trace
 
@@ -168,6 +168,10 @@ _BACKENDS: dict[str, ModuleType] = {}
 
 
 def _backend(name: str) -> ModuleType:
+    if name == "torch" and is_compiling():
+        from offtrace.returns import torch  # PyTorch compiles an `import`, but not `import_module`
+
+        return torch
     if name not in _BACKENDS:
         _BACKENDS[name] = importlib.import_module(f"offtrace.returns.{name}")
     return _BACKENDS[name]

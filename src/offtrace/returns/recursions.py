@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, expectation, is_concrete, lead, library, namespace, take_action, without_gradient
+from offtrace.arrays import (
+    Array,
+    expectation,
+    is_concrete,
+    lead,
+    library,
+    namespace,
+    shape_of,
+    take_action,
+    without_gradient,
+)
 from offtrace.errors import raise_where
 from offtrace.likelihoods import Likelihoods
 from offtrace.returns import _backend, checks, corrections, targets
@@ -137,7 +147,7 @@ def vtrace_targets(
     if next_v is not None:
         successors, _ = _ready(Window(window.r, window.discount, expected_q=next_v))
         if tuple(successors.expected_q.shape) != tuple(window.r.shape):
-            raise ValueError(f"`next_v` must have the shape of `r`, {tuple(r.shape)}; got {np.shape(next_v)}.")
+            raise ValueError(f"`next_v` must have the shape of `r`, {tuple(r.shape)}; got {shape_of(next_v)}.")
         window = window._replace(expected_q=successors.expected_q)
     if validate and is_concrete(*window):
         xp = namespace(*window)
@@ -194,8 +204,8 @@ def c_trace_targets(
     array([2.5])
     """
     check_parameter("c_trace_targets", "alpha", alpha)
-    if np.ndim(alpha):
-        raise ValueError(f"`alpha` must be one number; got shape {tuple(np.shape(alpha))}.")
+    if shape_of(alpha):
+        raise ValueError(f"`alpha` must be one number; got shape {shape_of(alpha)}.")
     validate = ends.pop("validate", True)
     rest = {name: ends.pop(name, None) for name in ("q_a", "expected_q", "reset", "mask")}
     window, tol = _ready(Window(r, discount, q=q, a=a, pi=pi, **rest), mu, alpha, lambda_)
@@ -259,7 +269,7 @@ def _lambdas(lambda_: Any, rows: Array) -> Array:
     """Return λ for every step, in the library of the rows."""
     check_lambda_shape(lambda_, tuple(rows.shape))
     lambda_ = np.asarray(lambda_) if isinstance(lambda_, (list, tuple)) else lambda_
-    return lead(like(lambda_, rows), np.ndim(rows)) * namespace(rows).ones_like(rows)
+    return lead(like(lambda_, rows), rows.ndim) * namespace(rows).ones_like(rows)
 
 
 def _previous(rows: Array) -> Array:

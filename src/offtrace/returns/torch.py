@@ -1,18 +1,17 @@
 """The PyTorch backend: CPU tensors share their memory with the NumPy kernels; CUDA has kernels of its own."""
 
 import dataclasses
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from offtrace.arrays import expectation, joint_product, lead, product
+from offtrace.arrays import expectation, is_compiling, is_traced_by_torch, lead, product
 from offtrace.likelihoods import tolerance
 from offtrace.returns import checks, trajectory_aware
 from offtrace.returns import numpy as on_cpu
 from offtrace.returns.compiled import FUSED, READ_MU
+from offtrace.returns.torch_operator import as_tree, is_transformed, kernels_of, run, solve
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
@@ -31,12 +30,22 @@ Tensor = torch.Tensor
 
 def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool) -> Tensor:
     """Return Q(x_t, a_t) + Δ_t for every row of a window."""
+    if is_traced_by_torch(*given, *trace.parameters()):
+        return _traced_targets(given, trace, stop_gradient=stop_gradient)
     if not stop_gradient and torch.is_grad_enabled() and _needs_gradient(given, trace):
         return _targets(given, trace, validate=validate)
     if _on_cpu(given) and not _is_users_own(trace):
         return _targets_through_numpy(given, trace, validate=validate)
     with torch.no_grad():
         return _targets(given, trace, validate=validate)
+
+
+def _traced_targets(given: Window, trace: Trace, *, stop_gradient: bool) -> Tensor:
+    """Return the targets inside `torch.compile`, `torch.export` or `torch.func`, where values are not known."""
+    if not stop_gradient:
+        return _targets(given, trace, validate=None)
+    with torch.no_grad():
+        return _targets(given, trace, validate=None).detach()  # `no_grad` does not stop derivatives in forward mode
 
 
 def _targets_through_numpy(given: Window, trace: Trace, *, validate: bool) -> Tensor:
@@ -60,22 +69,23 @@ def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
     window, _ = ready(given)
     shape(window)
     c = step_tensor("c", c, window)
-    if validate:
+    if validate and not is_traced_by_torch(c, *window):
         checks.check_steps(window, c)
     return fold(window, window.q_a, window.expected_q, c, as_targets=False)
 
 
-def _targets(given: Window, trace: Trace, *, validate: bool) -> Tensor:
-    """Return the targets by tensor operations: any device, differentiable."""
+def _targets(given: Window, trace: Trace, *, validate: bool | None) -> Tensor:
+    """Return the targets by tensor operations: any device, differentiable. Traced values have `validate=None`."""
     window, tol = ready(given)
     shape(window)
     check_given(window, trace)
-    out = None if torch.is_grad_enabled() else _fused(window, trace, validate=validate, tol=tol)
-    if out is not None:
-        return out
+    if validate is not None and not torch.is_grad_enabled():
+        out = _fused(window, trace, validate=validate, tol=tol)
+        if out is not None:
+            return out
     if validate:
         checks.check(window, trace, tol=tol)
-    elif window.r.device.type == "cpu":
+    elif validate is not None and window.r.device.type == "cpu":
         checks.check_actions(window)
     window = without_unread_rows(window)
     expected = window.expected_q
@@ -93,33 +103,9 @@ def _targets(given: Window, trace: Trace, *, validate: bool) -> Tensor:
     return out
 
 
-@cache
-def _kernels(device: torch.device) -> ModuleType | None:
-    """Return the module with the kernels of a device, or None if it has none."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
-        return None
-    try:
-        from offtrace.returns import cuda
-    except ImportError:  # PyTorch comes with Triton, but not on every system
-        return None
-    return cuda
-
-
-def _run(kernels: ModuleType, **given: Any) -> tuple[Tensor, bool]:
-    """Run a kernel on the device of the tensors, which need not be the current one."""
-    for name, value in given.items():
-        if isinstance(value, Tensor) and not value.is_contiguous():
-            given[name] = value.contiguous()
-    device = given["r"].device
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return kernels.run(**given)
-    return kernels.run(**given)
-
-
 def _fused(window: Window, trace: Trace, *, validate: bool, tol: float) -> Tensor | None:
     """Return the targets of a trace of Table 1 from Q, π and μ by one kernel; None if no kernel serves the input."""
-    kernels = _kernels(window.r.device)
+    kernels = kernels_of(window.r.device)
     kind = FUSED.get(type(trace))
     if kernels is None or kind is None or not isinstance(trace.lambda_, int | float):
         return None
@@ -128,7 +114,7 @@ def _fused(window: Window, trace: Trace, *, validate: bool, tol: float) -> Tenso
         return None
     if window.q.shape[-1] > kernels.TILE:
         return None
-    out, strange = _run(
+    out, strange = run(
         kernels,
         q=window.q,
         pi=window.pi,
@@ -165,15 +151,25 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
 
 
 def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
-    """Run the recursion by a kernel, or as a tree of tensor operations where there is no kernel for it."""
+    """Run the recursion by a kernel, or by tensor operations where there is no kernel for it."""
+    if is_transformed():
+        return _fold_by_operations(window, q_a, expected_q, c, as_targets=as_targets)
     steps = {"q_a": q_a, "expected_q": expected_q, "r": window.r, "discount": window.discount, "c": c}
-    kernels = _kernels(window.r.device)
+    kernels = kernels_of(window.r.device)
     if kernels and c.numel() and not (torch.is_grad_enabled() and any(v.requires_grad for v in steps.values())):
-        return _run(kernels, **steps, reset=window.reset, mask=window.mask, as_targets=as_targets)[0]
+        return run(kernels, **steps, reset=window.reset, mask=window.mask, as_targets=as_targets)[0]
     if window.r.device.type == "cpu":
         out: Any = _Fold.apply(q_a, expected_q, window.r, window.discount, c, window.reset, window.mask, as_targets)
         return out
+    return _fold_by_operations(window, q_a, expected_q, c, as_targets=as_targets)
+
+
+def _fold_by_operations(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
+    """Run the recursion by tensor operations and, where PyTorch traces them, the operator `solve`."""
     r, discount = window.r, window.discount
+    by_operator = is_transformed() and r.device.type in ("cpu", "cuda")
+    if by_operator:  # the kernels compute in float64, too
+        q_a, expected_q, r, discount, c = (rows.double() for rows in (q_a, expected_q, r, discount, c))
     if window.reset is not None:
         c = torch.where(window.reset, 0, c)
     if window.mask is not None:
@@ -181,29 +177,14 @@ def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targe
     one_step = r + product(discount, expected_q)
     ahead = product(discount, _next(c))
     baseline = product(ahead, _next(q_a)) if as_targets else q_a
-    return _as_tree(ahead, one_step - baseline)
+    if by_operator:
+        return solve(ahead, one_step - baseline).to(window.r.dtype)
+    return as_tree(ahead, one_step - baseline)
 
 
 def _next(rows: Tensor) -> Tensor:
     """Return the rows moved up by one: row t+1 in row t, zeros in the last."""
     return torch.cat([rows[1:], torch.zeros_like(rows[:1])])
-
-
-def _as_tree(m: Tensor, b: Tensor) -> Tensor:
-    """Solve G_t = b_t + m_t G_{t+1} in log₂ n rounds; each doubles how far ahead a row has looked.
-
-    After a round, G_t = b_t + m_t G_{t+reach}:
-
-        reach 1    G_0 = b_0 + m_0 G_1        G_1 = b_1 + m_1 G_2        …
-        reach 2    G_0 = (b_0 + m_0 b_1) + (m_0 m_1) G_2                 …
-    """
-    n = b.shape[0]
-    reach = 1
-    while reach < n:
-        b = torch.cat([b[:-reach] + joint_product(m[:-reach], b[reach:]), b[-reach:]])
-        m = torch.cat([joint_product(m[:-reach], m[reach:]), torch.zeros_like(m[-reach:])])
-        reach *= 2
-    return b
 
 
 class _Fold(torch.autograd.Function):
@@ -227,14 +208,15 @@ class _Fold(torch.autograd.Function):
         out = on_cpu.fold(window, steps[0], steps[4], as_targets=as_targets)
         with np.errstate(all="ignore"):  # masked rows may hold anything
             correction = torch.from_numpy(out - steps[0]) if as_targets else torch.from_numpy(out.copy())
-        ctx.save_for_backward(correction, expected_q, discount, c, reset, mask)
+        ctx.save_for_backward(correction, expected_q, discount, c, reset, mask, q_a, r)
         ctx.as_targets = as_targets
         return torch.from_numpy(out)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        saved: list[Any] = [None if value is None else value.contiguous().numpy() for value in ctx.saved_tensors]
+        if torch.is_grad_enabled():  # with `create_graph=True`
+            return _backward_by_operations(ctx, gradient)
+        saved: list[Any] = [None if value is None else value.contiguous().numpy() for value in ctx.saved_tensors[:6]]
         correction, expected_q, discount, c, reset, mask = saved
         g = gradient.contiguous().numpy()
         wants_q_a, wants_expected, _, *wants = ctx.needs_input_grad[:5]
@@ -251,6 +233,19 @@ class _Fold(torch.autograd.Function):
             real = torch.from_numpy(mask)
             to_q_a, to_expected = (v if v is None else torch.where(real, v, 0) for v in (to_q_a, to_expected))
         return to_q_a, to_expected, e, to_discount, to_c, None, None, None
+
+
+def _backward_by_operations(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the recursion by tensor operations, which have derivatives of their own."""
+    _, expected_q, discount, c, reset, mask, q_a, r = ctx.saved_tensors
+    # As views, so that a gradient does not pass from one argument to another that was computed from it.
+    steps = [rows.view_as(rows) for rows in (q_a, expected_q, r, discount, c)]
+    window = Window(steps[2], steps[3], reset=reset, mask=mask)
+    out = _fold_by_operations(window, steps[0], steps[1], steps[4], as_targets=ctx.as_targets)
+    wants = ctx.needs_input_grad[:5]
+    wanted = [rows for rows, is_wanted in zip(steps, wants, strict=True) if is_wanted]
+    found = iter(torch.autograd.grad(out, wanted, gradient, create_graph=True, materialize_grads=True))
+    return (*(next(found) if is_wanted else None for is_wanted in wants), None, None, None)
 
 
 _FIXED_DTYPES = {**dict.fromkeys(INTEGER, torch.int64), **dict.fromkeys(BOOLEAN, torch.bool)}
@@ -292,7 +287,9 @@ def step_tensor(name: str, value: Any, window: Window) -> Tensor:
 
 def _readable(name: str, value: Any) -> Tensor:
     """Return an argument as a tensor after checking its dtype."""
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) and is_compiling():
+        value = torch.as_tensor(np.asarray(value))
+    elif not isinstance(value, Tensor):
         value = on_cpu._readable(name, value)
         value = np.asarray(value, value.dtype.newbyteorder("="), order="C")
         value = torch.from_numpy(value if value.flags.writeable else value.copy())

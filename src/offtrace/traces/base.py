@@ -149,7 +149,7 @@ class Trace:
         """Return c = λ · factor, without checking any value."""
         factor = self.factor(likelihoods, q=q, pi=pi, a=a)
         check_lambda_shape(self.lambda_, tuple(factor.shape))
-        return lead(like(self.lambda_, factor), np.ndim(factor)) * factor
+        return lead(like(self.lambda_, factor), factor.ndim) * factor
 
     def _check_coefficients(self, likelihoods: Likelihoods, c: Array) -> None:
         if is_concrete(c):

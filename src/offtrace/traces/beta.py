@@ -14,9 +14,7 @@ Only the last line differs between traces: it is their `next_beta`. Every array 
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from offtrace.arrays import Array, product
+from offtrace.arrays import Array, product, quietly
 
 if TYPE_CHECKING:
     from offtrace.traces import TrajectoryAware
@@ -61,13 +59,13 @@ class BetaStep(NamedTuple):
         """ρ_t, which may overflow to infinity."""
         if self.given_ratio is not None:
             return self.given_ratio
-        with np.errstate(over="ignore"):
+        with quietly(self.xp, over="ignore"):
             return self.xp.exp(self.log_ratio)
 
     @property
     def carried(self) -> Array:
         """β_{t−1} ρ_t, and 0 where β_{t−1} is 0: a trace that was cut stays cut, even if ρ_t overflows."""
-        with np.errstate(over="ignore", invalid="ignore"):
+        with quietly(self.xp, over="ignore", invalid="ignore"):
             return product(self.beta, self.ratio)
 
     @property

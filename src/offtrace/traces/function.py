@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from offtrace.arrays import Array
+from offtrace.arrays import Array, is_compiling
 from offtrace.likelihoods import Likelihoods
 from offtrace.traces.base import Trace
 
@@ -74,6 +74,8 @@ class FunctionTrace(Trace):
 
     def parameters(self) -> tuple[Any, ...]:
         """Return what the callable holds; its arrays decide the array library, as those of a trace do."""
+        if is_compiling():  # by then all arrays are tensors
+            return ()
         return tuple(getattr(self.function, "__dict__", {}).values())
 
     def coefficients(self, likelihoods: Likelihoods, *, q: Array, pi: Array, a: Array) -> Array:
@@ -104,6 +106,8 @@ _SIGNATURES: WeakKeyDictionary[Callable[..., Any], Signature] = WeakKeyDictionar
 
 def signature_of(function: Callable[..., Any]) -> Signature:
     """Return the arrays that a function takes; reading a signature is slow, so it is kept for as long as it lives."""
+    if is_compiling():
+        return _read_signature(function)
     try:
         found = _SIGNATURES.get(function)
     except TypeError:  # it has no hash, or takes no weak reference
@@ -118,7 +122,9 @@ def _read_signature(function: Callable[..., Any]) -> Signature:
     remedy = f"It is called by name: let it take some of {', '.join(NAMES)}."
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
+        if is_compiling():
+            return _from_code(function)
         raise TypeError(f"`trace` must be a function with a signature; got {name}. {remedy}") from None
     required: set[str] = set()
     optional: set[str] = set()
@@ -138,6 +144,14 @@ def _read_signature(function: Callable[..., Any]) -> Signature:
         raise TypeError(f"`trace` must take an array; {name} takes none. {remedy}")
     taken = tuple(name for name in NAMES if name in required | optional)
     return Signature(taken, frozenset(required), frozenset(optional - required))
+
+
+def _from_code(function: Any) -> Signature:
+    """Return the signature of a function defined inside a compiled one: PyTorch knows its names, not its defaults."""
+    code = function.__code__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    taken = tuple(name for name in NAMES if name in parameters)
+    return Signature(taken, frozenset(), frozenset(taken))
 
 
 def _name(function: Any) -> str:

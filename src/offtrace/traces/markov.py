@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, take_action
+from offtrace.arrays import Array, quietly, take_action
 from offtrace.likelihoods import Likelihoods
 from offtrace.traces.base import Trace
 
@@ -149,7 +149,7 @@ class SoftWatkins(Trace):
         xp = likelihoods.xp
         q, pi = q[: a.shape[0]], pi[: a.shape[0]]
         others = xp.where(pi == 0, 0, q)
-        with np.errstate(invalid="ignore"):  # inf − inf, in rows that are not read
+        with quietly(xp, invalid="ignore"):  # inf − inf, in rows that are not read
             matched = take_action(q, a)[..., None] >= others - self.kappa * abs(others)
         return xp.where(matched, pi, 0).sum(-1)
 

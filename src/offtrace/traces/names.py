@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any
 
+from offtrace.arrays import is_compiling
 from offtrace.traces.base import Trace
 from offtrace.traces.function import FunctionTrace
 from offtrace.traces.markov import (
@@ -96,6 +97,8 @@ def _from_class(cls: type[Trace], lambda_: Any) -> Trace:
         check_parameter(cls.__name__, "lambda_", lambda_)
         if cls.has_lambda:
             given = {"lambda_": lambda_}
+    if is_compiling():  # `fields` of a class does not compile in PyTorch
+        return cls(**given)
     missing = [
         field.name
         for field in fields(cls)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, is_concrete, library, namespace
+from offtrace.arrays import Array, is_compiling, is_concrete, library, namespace, shape_of
 
 Range = tuple[float, float]
 """Lowest and highest value of a parameter."""
@@ -15,8 +15,11 @@ ANY: Range = (-np.inf, np.inf)
 
 
 def check_parameter(owner: str, name: str, value: Any, allowed: Range = SHARE) -> None:
-    """Check that a parameter is a number, or an array of numbers, in its range. Tracers inside `jit` pass."""
-    if not is_concrete(value):
+    """Check that a parameter is a number, or an array of numbers, in its range. Traced values pass."""
+    low, high = allowed
+    if isinstance(value, (int, float)) and low <= value <= high and abs(value) < np.inf:
+        return
+    if not isinstance(value, (int, float)) and not is_concrete(value):
         return
     if library(value) == "torch":
         value = value.detach().cpu().numpy()
@@ -26,7 +29,6 @@ def check_parameter(owner: str, name: str, value: Any, allowed: Range = SHARE) -
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` of {owner} must be a number or an array of numbers; got {value!r}.") from None
-    low, high = allowed
     outside = ~((numbers >= low) & (numbers <= high) & np.isfinite(numbers))
     if outside.any():
         rule = f"in [{low}, {high}]"
@@ -38,7 +40,7 @@ def check_parameter(owner: str, name: str, value: Any, allowed: Range = SHARE) -
 
 def check_lambda_shape(lambda_: Any, steps: tuple[int, ...]) -> None:
     """Check that λ is one number, one per step, or one per step and batch element; nothing else broadcasts."""
-    got = tuple(np.shape(lambda_))
+    got = shape_of(lambda_)
     if got and got != steps and got != steps[:1]:
         allowed = f"({steps[0]},) or {steps}" if len(steps) > 1 else f"{steps}"
         raise ValueError(f"`lambda_` must be a number, or have one value per step, {allowed}; got shape {got}.")
@@ -67,7 +69,7 @@ _REGISTERED: set[type] = set()
 
 def register_with_jax(cls: type[Any]) -> None:
     """Register a trace class as a pytree if JAX is loaded; JAX is never imported for this."""
-    if cls in _REGISTERED or "jax" not in sys.modules:
+    if is_compiling() or cls in _REGISTERED or "jax" not in sys.modules:
         return
     names = [field.name for field in fields(cls)]
 

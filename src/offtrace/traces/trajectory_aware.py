@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from types import ModuleType
 
-import numpy as np
-
 from offtrace.arrays import Array, lead
 from offtrace.traces.base import Trace, checked_likelihoods
 from offtrace.traces.beta import BetaState, BetaStep, advance
@@ -50,7 +48,7 @@ class TrajectoryAware(Trace):
         check_lambda_shape(self.lambda_, tuple(log_ratio.shape))
         if log_ratio.shape[0] == 0:
             return xp.zeros_like(log_ratio)
-        lambdas = lead(like(self.lambda_, log_ratio), np.ndim(log_ratio)) * xp.ones_like(log_ratio)
+        lambdas = lead(like(self.lambda_, log_ratio), log_ratio.ndim) * xp.ones_like(log_ratio)
         state = BetaState.start(xp, log_ratio[0])
         betas = [state.beta]
         for t in range(1, log_ratio.shape[0]):
