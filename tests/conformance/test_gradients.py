@@ -10,6 +10,7 @@ import pytest
 import torch
 from builders import windows
 from builders.windows import Arrays
+from precision import double_precision
 
 import offtrace as ot
 from offtrace.returns import reference
@@ -30,7 +31,7 @@ EVERY = [("torch", cls) for cls in ot.TRACES.values()] + [("jax", cls) for cls i
 @pytest.fixture(autouse=True)
 def _float64():
     """For these tests and this thread alone: JAX's setting is one per process otherwise."""
-    with jax.enable_x64(True):
+    with double_precision():
         yield
 
 

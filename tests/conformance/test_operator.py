@@ -13,6 +13,7 @@ import oracle
 import pytest
 import torch
 from loops import each
+from precision import double_precision
 
 import offtrace as ot
 from offtrace.returns import jax as returns_jax
@@ -72,7 +73,7 @@ BACKENDS: dict[str, Callable] = {
 @pytest.fixture(params=["float64", "float32"])
 def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
     double = request.param == "float64"
-    with jax.enable_x64(True) if double else contextlib.nullcontext():
+    with double_precision() if double else contextlib.nullcontext():
         yield request.param
 
 

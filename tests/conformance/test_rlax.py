@@ -11,11 +11,11 @@ The action and the coefficient of the last state do not exist for us, and rlax d
 
 import warnings
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from builders import windows
+from precision import double_precision
 
 import offtrace as ot
 
@@ -34,7 +34,7 @@ CLOSE = {"rtol": 0, "atol": 1e-10}
 
 @pytest.fixture(autouse=True)
 def _float64():
-    with jax.enable_x64(True):
+    with double_precision():
         yield
 
 

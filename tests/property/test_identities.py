@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from precision import double_precision
 
 import offtrace as ot
 from offtrace.returns import reference
@@ -225,7 +225,7 @@ def test_lambda_zero_is_the_one_step_target(case):
 @settings(max_examples=6, deadline=None)
 @given(ONE_SHAPE)
 def test_lambda_zero_is_the_one_step_target_in_every_library(library, case):
-    with jax.enable_x64(True):
+    with double_precision():
         one_step = targets(case, ot.OneStep(), library)
         assert_same_to_rounding(one_step, targets(case, ot.OneStep()), case)
         for cls in ot.TRACES.values():
@@ -264,7 +264,7 @@ def test_on_policy_retrace_is_q_lambda(case, lambda_):
 @given(ONE_SHAPE, LAMBDAS)
 def test_on_policy_retrace_is_q_lambda_in_every_library(library, case, lambda_):
     case = on_policy(case)
-    with jax.enable_x64(True):
+    with double_precision():
         q_lambda = targets(case, ot.QLambda(lambda_), library)
         assert_same_to_rounding(q_lambda, targets(case, ot.QLambda(lambda_)), case)
         np.testing.assert_array_equal(targets(case, ot.Retrace(lambda_), library), q_lambda)

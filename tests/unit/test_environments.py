@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from builders.games import newest
+from precision import double_precision
 
 from offtrace import environments
 from offtrace.environments import NAMES, make, rows
@@ -66,7 +68,7 @@ def test_whole_episodes_in_float64(name: str, skilled: bool) -> None:
     """
     env, theirs = CLASSICS[name], gymnasium.make(name)
     policy, rng = SKILLED[name] if skilled else taken, np.random.default_rng(0)
-    with jax.enable_x64(True):
+    with double_precision():
         step = jax.jit(lambda state, action: env.step(state, action, KEY))
         for seed in range(2):
             seen, _ = theirs.reset(seed=seed)
@@ -127,7 +129,7 @@ def test_starts_are_spread_as_in_gymnasium(name: str) -> None:
 
 
 def test_the_cliff_is_gymnasiums_model() -> None:
-    model, env = gymnasium.make("CliffWalking-v1").unwrapped.P, Cliff()
+    model, env = gymnasium.make(newest("CliffWalking")).unwrapped.P, Cliff()
     x, a = np.divmod(np.arange(48 * 4, dtype=np.int32), 4)
     start = jax.jit(env.reset)(KEY)[0]
 

@@ -19,6 +19,7 @@ import torch
 from builders import windows
 from builders.windows import Arrays, changed, correction_arguments, taken
 from loops import each
+from precision import double_precision
 from refusals import refusal, says
 
 import offtrace as ot
@@ -106,7 +107,7 @@ def overrides(arrays: Arrays) -> Arrays:
 @contextlib.contextmanager
 def precision(way: str, dtype: str) -> Iterator[None]:
     """Enable float64 in JAX where it is needed."""
-    with jax.enable_x64(True) if way == JAX and dtype == "float64" else contextlib.nullcontext():
+    with double_precision() if way == JAX and dtype == "float64" else contextlib.nullcontext():
         yield
 
 

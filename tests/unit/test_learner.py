@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from precision import double_precision
 
 import offtrace as ot
 from offtrace.agent import learner
@@ -100,7 +101,7 @@ def updated(traces: dict, given: Batch, spec: LearnerSpec, params: np.ndarray) -
 
 @pytest.fixture(autouse=True)
 def _float64():
-    with jax.enable_x64(True):
+    with double_precision():
         yield
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from precision import double_precision
 
 from offtrace import policies
 
@@ -31,7 +32,7 @@ def test_three_libraries_give_one_policy(name: str, dtype: type) -> None:
     assert expected[0, 0, 1] == 0
     found = MAKERS[name](torch.as_tensor(q))
     assert found.numpy() == pytest.approx(expected, abs=1e-6)
-    with jax.enable_x64(True):
+    with double_precision():
         assert np.asarray(jax.jit(MAKERS[name])(jnp.asarray(q))) == pytest.approx(expected, abs=1e-6)
 
 

@@ -343,7 +343,8 @@ def _read(path: Path, *, arrays: bool = True) -> Checkpoint:
             if hashlib.file_digest(opened, "sha256").hexdigest() != file["sha256"]:
                 raise Damaged(place, "does not have the checksum in its manifest")
         with safe_open(place, framework="np") as tensors:  # raises if the file is too short for its shapes
-            return Checkpoint(int(path.name), tensors.get_tensors(), record, path)
+            loaded = {name: tensors.get_tensor(name) for name in tensors.offset_keys()}
+        return Checkpoint(int(path.name), loaded, record, path)
     except (TypeError, KeyError, SafetensorError) as error:
         raise Damaged(place, f"has unexpected content: {error!r}") from error
     except OSError as error:
