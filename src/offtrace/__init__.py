@@ -13,6 +13,7 @@ from offtrace import returns, traces
 from offtrace.returns import (
     c_trace_targets,
     corrections,
+    flags_from_gymnasium,
     n_step_targets,
     peng_targets,
     targets,
@@ -149,6 +150,7 @@ __all__ = [
     "corrections",
     "doctor",
     "experiments",
+    "flags_from_gymnasium",
     "mdp",
     "n_step_targets",
     "online",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from offtrace.arrays import Array, is_compiling, library
+from offtrace.returns.flags import flags_from_gymnasium
 from offtrace.returns.window import Window
 from offtrace.traces import Trace, as_trace
 
@@ -20,6 +21,7 @@ ArrayT = TypeVar("ArrayT")
 __all__ = [
     "c_trace_targets",
     "corrections",
+    "flags_from_gymnasium",
     "n_step_targets",
     "peng_targets",
     "targets",
