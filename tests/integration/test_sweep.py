@@ -435,7 +435,7 @@ def test_a_run_that_diverges_has_no_score(
     assert [run.status for run in runs] == ["diverged"] * 2
     assert all(run.reports[-1].num_steps >= SMALL["num_steps"] for run in runs), "to the end, in any population"
     assert all(run.failure.startswith("by step ") and "not finite" in run.failure for run in runs)
-    monkeypatch.setattr(spec, "runs_of", lambda _: wild)
+    monkeypatch.setattr(spec, "runs_of", lambda *_: wild)
     with pytest.raises(SystemExit) as exit_:
         main(["sweep", "pocket/catch", "--jobs", "0", "--output", str(path), "--json"])
     assert exit_.value.code == 3
