@@ -1055,7 +1055,7 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
         (["train", "a\n../b", "--output", "x"], "a\\n../b"),
         (["train", "CartPole-v1", "--options", "vectorization", "parallel"], "vectorization"),
         (["train", "catch"], "Did you mean pocket/catch?"),
-        (["train", "NoSuchThing-v0"], "Valid names: pocket/acrobot"),
+        (["train", "NoSuchThing-v0"], "`offtrace train --list` shows the installed ones"),
         (["train", "pocket/catch", "--options", "foo", "3"], "must be among rows, columns; got {'foo': 3}"),
         (["train", "CartPole-v1", "--options", "foo", "3"], "must be among sutton_barto_reward"),
         (["train", "CartPole-v1", "--options", "seed", "3"], "got {'seed': 3}"),

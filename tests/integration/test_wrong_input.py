@@ -36,7 +36,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -
         ),
         (["pocket/catch", "pocket/cartpool"], "Did you mean pocket/cartpole?"),
         (["NoSuch-v0"], "`env` must be the id of a registered environment; got 'NoSuch-v0'"),
-        (["Pendulum-v1"], "`env` must have Discrete actions"),
+        (["Pendulum-v1"], "`env` must have actions that can be numbered"),
         (["pocket/catch", "--num-steps", "3"], "`num_steps` must be more than"),
         (["pocket/catch", "--jobs", "-1"], "`--jobs` must be at least 0; got -1."),
         (["pocket/catch", "--jobs", "-1", "--engine", "ray"], "`jobs` must be at least 1 on Ray"),
@@ -152,7 +152,7 @@ def test_a_game_whose_extra_is_missing(
 def test_each_game_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a cluster those that are known are not: pgx would start an accelerator there."""
     seen: list[str] = []
-    monkeypatch.setattr(checks, "with_options", lambda name, _: seen.append(name))
+    monkeypatch.setattr(checks, "with_options", lambda name, *_: seen.append(name))
     specs = runs_of(preset("table_2", "minatar"))
     checks.check_runs(specs, here=True)
     assert len(seen) == len(set(seen)) == 5

@@ -79,7 +79,7 @@ class Host:
         self._make = make
         self._open: list[Any] = []
         self._rows = self._make_rows(self.spec.num_actors, self.spec.seed)
-        self.notes = self._rows.notes
+        self.notes: tuple[str, ...] = getattr(self._rows, "notes", ())
         self._stack = getattr(self._rows, "stack", 1)
         self._settings = jax.tree.map(lambda leaf: leaf[0], settings(specs))
         self._key = jax.random.key(self.spec.seed)
