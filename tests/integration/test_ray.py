@@ -15,7 +15,7 @@ import pytest
 from offtrace.agent.spec import Plan
 from offtrace.experiments import cluster, engine
 from offtrace.experiments.members import ClaimedRuns
-from offtrace.experiments.networks import networks_folder
+from offtrace.experiments.networks import read_network
 from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, StoredRun
 from offtrace.experiments.stored_runs import seal
@@ -82,9 +82,13 @@ def _two_workers() -> Iterator[None]:
             yield
 
 
-def networks(path: Path) -> dict[str, bytes]:
-    """Return the files of trained networks by name; there is one per run."""
-    return {file.name: file.read_bytes() for file in networks_folder(path).iterdir()}
+def networks(path: Path) -> dict[str, Any]:
+    """Return the parameters of every run's network, to the last bit, and the steps it was trained for."""
+    found = {}
+    for name in runs(path):
+        arrays, num_steps = read_network(path, name)
+        found[name] = {key: array.tobytes() for key, array in arrays.items()}, num_steps
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "environments": {"mdp"},
     "agent": {"arrays", "writing", "errors", "policies", "traces", "returns", "environments"},
     "experiments": {
+        "writing",
         "threads",
         "mdp",
         "policies",
