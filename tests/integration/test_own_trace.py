@@ -266,7 +266,7 @@ def test_train_in_python(mine: ModuleType, tmp_path: Path) -> None:
         train(free, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match="has no name that can be imported"):
-        runs_of(Sweep("mine", ("pocket/catch",), (free.trace,)))
+        runs_of(Sweep(["pocket/catch"], (free.trace,)))
 
 
 def test_train_and_resume_on_the_command_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +336,7 @@ def test_what_cannot_be_trained_is_refused(here: Path) -> None:
 
 
 def of_sweep(*traces: Any, lambdas: tuple[float, ...] = (0.8,)) -> list[Plan]:
-    return runs_of(Sweep("mine", ("pocket/catch",), traces, lambdas, num_seeds=1, settings=TINY))
+    return runs_of(Sweep(["pocket/catch"], traces, lambdas, num_seeds=1, settings=TINY))
 
 
 def store_as(path: Path, specs: list[Plan]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from offtrace.agent.spec import Plan
 from offtrace.experiments import cluster, engine
 from offtrace.experiments.members import ClaimedRuns
-from offtrace.experiments.networks import networks_folder
+from offtrace.experiments.networks import read_network
 from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, StoredRun
 from offtrace.experiments.stored_runs import seal
@@ -83,9 +83,13 @@ def _two_workers() -> Iterator[None]:
             yield
 
 
-def networks(path: Path) -> dict[str, bytes]:
-    """Return the files of trained networks by name; there is one per run."""
-    return {file.name: file.read_bytes() for file in networks_folder(path).iterdir()}
+def networks(path: Path) -> dict[str, Any]:
+    """Return the parameters of every run's network, to the last bit, and the steps it was trained for."""
+    found = {}
+    for name in runs(path):
+        arrays, num_steps = read_network(path, name)
+        found[name] = {key: array.tobytes() for key, array in arrays.items()}, num_steps
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +187,7 @@ def test_a_users_trace_goes_with_the_task(local: Path, tmp_path: Path, monkeypat
     """Only this process can import the module: workers get its file."""
     (tmp_path / "sent_traces.py").write_text("def uncut(pi_a, mu_a):\n    return (pi_a / mu_a).clip(0, 1)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    sweep = Sweep("own", ("pocket/catch",), ("sent_traces:uncut",), num_seeds=2, settings=SMALL)
+    sweep = Sweep(["pocket/catch"], ("sent_traces:uncut",), num_seeds=2, settings=SMALL)
     specs = runs_of(sweep)
     path = tmp_path / "results.sqlite"
     assert cluster.run(specs, path, jobs=1).num_done == 2

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "agent": {"arrays", "imports", "writing", "errors", "policies", "traces", "returns", "environments"},
     "experiments": {
         "imports",
+        "writing",
         "threads",
         "mdp",
         "policies",

@@ -58,9 +58,10 @@ class Hints:
         if len(self._specs) > 1:
             who = f"{len(flat)} of {len(self._specs)} runs, such as {self._specs[member].title}: "
         num_episodes = sum(tick[member].num_episodes for tick in history)
+        when = " so far" if returns is None else ""
         return (
-            f"{who}Nothing was learned so far: practically all of {num_episodes:,} episodes had {length:g} steps and "
-            f"a return of {value:g}. {_advice(self._specs[member], length)}"
+            f"{who}No episode stood out{when}: nearly all of {num_episodes:,} had {length:g} steps and a return of "
+            f"{value:g}. {_advice(self._specs[member], length)}"
         )
 
 

@@ -103,9 +103,11 @@ def _trained(results: Path, console: Console, scale: str, first_seed: int, jobs:
     """Train the runs that are missing in the results file, and return all; exit if some are left."""
     from offtrace import reproduction
     from offtrace.experiments import engine
+    from offtrace.experiments.networks import remove_networks
 
     specs = reproduction.planned_runs(scale, first_seed)
     done, stopped = run_sweep(engine.run, specs, results, jobs=jobs)
+    remove_networks(results)  # nearly two thousand of them, which the page does not need
     runs = reproduction.stored_runs(results, specs)
     print_troubles(runs, console)
     if done.num_left:

@@ -4,12 +4,13 @@
     results.sqlite.policies/    a file per finished run, named by the fingerprint of its spec
 
 A file is written whole, before its run is marked as done. It is in the format safetensors, with a
-checksum in its header; reading it executes nothing. The folder may be deleted: the results do not
-need it.
+checksum in its header; reading it executes nothing. The folder may be deleted: only loading a
+policy needs it.
 """
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from safetensors.numpy import load, save
 
 from offtrace.agent import disk
 from offtrace.experiments.encoding import fingerprint
+from offtrace.writing import write_whole
 
 FORMAT = "offtrace policy"
 LARGEST_FILE = 1 << 30
@@ -38,7 +40,13 @@ def write_network(store: Path, spec: Mapping[str, Any], parameters: Mapping[str,
     key = fingerprint(spec)
     arrays = {name: np.ascontiguousarray(value) for name, value in parameters.items()}
     record = {"format": FORMAT, "fingerprint": key, "num_steps": str(num_steps), "sha256": _checksum(arrays)}
-    disk.write(folder / f"{key}.safetensors", [save(arrays, record)])
+    # Not synced, as there may be thousands: after a power failure a file may be damaged, which its checksum shows.
+    write_whole(folder / f"{key}.safetensors", [save(arrays, record)])
+
+
+def remove_networks(store: Path) -> None:
+    """Remove the trained networks of a store."""
+    shutil.rmtree(networks_folder(store), ignore_errors=True)
 
 
 def read_network(store: Path, key: str) -> tuple[dict[str, np.ndarray], int]:
