@@ -86,6 +86,31 @@ def test_evaluation_is_the_loop_that_users_write(policy: Policy) -> None:
         vector.close()
 
 
+class Endless(gymnasium.Env):
+    """An environment in which nothing happens."""
+
+    def __init__(self, other: gymnasium.Env) -> None:
+        self.observation_space = other.observation_space
+        self.action_space = other.action_space
+
+    def reset(self, **_) -> tuple[np.ndarray, dict]:
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def test_who_is_done_waits(policy: Policy) -> None:
+    """An environment that plays on, while another one is not done yet, counts once."""
+    with gymnasium.make("CartPole-v1") as env:
+        expected = by_hand(env, 1)
+        vector = gymnasium.vector.SyncVectorEnv([lambda: env, lambda: Endless(env)])
+        found = policy.evaluate(vector, 2, max_steps=300)
+    assert found.returns == (*expected, 0.0)
+    assert found.lengths == (int(expected[0]), 300)
+    assert (found.num_truncated, found.num_unfinished) == (0, 1)
+
+
 def test_pure_environments_and_ends(policy: Policy) -> None:
     """A time limit truncates; `max_steps` cuts off, and what was earned so far counts."""
     limited = policy.evaluate("pocket/cartpole", 4, options={"time_limit": 6})
