@@ -152,7 +152,7 @@ def test_a_game_whose_extra_is_missing(
 def test_each_game_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a cluster those that are known are not: pgx would start an accelerator there."""
     seen: list[str] = []
-    monkeypatch.setattr(checks, "with_options", lambda name, *_: seen.append(name))
+    monkeypatch.setattr(checks, "with_options", lambda name, *_, **__: seen.append(name))
     specs = runs_of(preset("table_2", "minatar"))
     checks.check_runs(specs, here=True)
     assert len(seen) == len(set(seen)) == 5

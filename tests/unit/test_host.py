@@ -103,6 +103,7 @@ class Scripted:
     """Actor i has episodes of i + 1 steps with a reward of 1 each, and resets after each episode."""
 
     observation, num_actions, max_return = Space((2,), np.dtype(np.float32)), 2, None
+    notes = ()
 
     def __init__(self, num_actors: int, seed: int) -> None:
         self.num_actors, self.seed, self.time, self.closed = num_actors, seed, 0, False
