@@ -17,7 +17,7 @@ from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import stop_requests
 from offtrace.cli.numbers import count
 from offtrace.cli.options import option
-from offtrace.cli.streams import Console, print_json, say
+from offtrace.cli.streams import Console, print_json, tell
 from offtrace.cli.train_list import print_environments
 
 RUNS = Path("runs")
@@ -89,7 +89,7 @@ def _train(
     from offtrace.agent.training import train as run
 
     compile_cache.enable()
-    import_modules([spec], say)
+    import_modules([spec], tell)
     console = Console(stderr=json)
     folder = output or _default_folder(resolved(spec), resume)
     switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
