@@ -6,17 +6,21 @@ Passing a spec to `train` is consent. A spec that was read from a file must pass
 from collections.abc import Callable, Collection, Iterable
 
 from offtrace import imports
+from offtrace.agent.own_traces import is_reference
 from offtrace.agent.spec import TrainSpec
 from offtrace.environments import import_named, reference
 
 
 def references(spec: TrainSpec) -> list[str]:
-    """Return the references to users' modules in a spec.
+    """Return the references to users' modules in a spec: its environment, and its trace.
 
-    >>> references(TrainSpec(env="my_module:MyEnv")), references(TrainSpec(env="CartPole-v1"))
-    (['my_module:MyEnv'], [])
+    >>> references(TrainSpec(env="my_module:MyEnv")), references(TrainSpec(env="CartPole-v1", trace="mine:Trace"))
+    (['my_module:MyEnv'], ['mine:Trace'])
     """
-    return [found for found in [reference(spec.env)] if found]
+    found = [reference(spec.env)]
+    if is_reference(spec.trace):
+        found.append(spec.trace)
+    return [one for one in found if one]
 
 
 def modules(specs: Iterable[TrainSpec]) -> list[str]:
@@ -25,10 +29,17 @@ def modules(specs: Iterable[TrainSpec]) -> list[str]:
 
 
 def check_saved(specs: Iterable[TrainSpec], allow_import: Collection[str], *, where: str) -> None:
-    """Raise if specs that were read from a file name a module that the user did not allow."""
+    """Raise if specs that were read from a file, to train them, name a module that the user did not allow."""
     for spec in specs:
         for found in references(spec):
             imports.check_consent(found, allow_import, where=where)
+
+
+def check_saved_env(spec: TrainSpec, allow_import: Collection[str], *, where: str) -> None:
+    """Raise if the environment of a spec from a file is of a module that was not allowed; its trace is not needed."""
+    found = reference(spec.env)
+    if found:
+        imports.check_consent(found, allow_import, where=where)
 
 
 def import_modules(specs: Iterable[TrainSpec], tell: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from offtrace.agent import checkpoints
-from offtrace.agent.consent import check_saved
+from offtrace.agent.consent import check_saved_env
 from offtrace.agent.network import make_network
 from offtrace.agent.playing import Evaluation, play, rows_for, shown_name
 from offtrace.agent.runs import Result, read_record, read_specs
@@ -223,7 +223,7 @@ def _load_members(
 
 def allow(spec: Plan, allow_import: Collection[str], *, where: str) -> None:
     """Raise if a spec from a file names a module that the user did not allow; import those that are allowed."""
-    check_saved([spec], allow_import, where=where)
+    check_saved_env(spec, allow_import, where=where)
     for module in allow_import:
         import_module(module)
 

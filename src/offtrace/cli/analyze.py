@@ -12,7 +12,7 @@ from offtrace import safety
 from offtrace.agent.own_traces import is_reference, loaded
 from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
-from offtrace.cli.streams import Console, print_json, say
+from offtrace.cli.streams import Console, print_json, tell
 from offtrace.imports import import_module, split
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP
 from offtrace.mdp.gymnasium import PACKAGES
@@ -66,7 +66,7 @@ def analyze(
         raise ValueError("name an MDP: `offtrace analyze FrozenLake-v1`, a file, or a name from `--list`.")
     console = Console(stderr=json)
     if ":" in mdp and Path(mdp).suffix not in (".npz", ".csv"):
-        import_module(split(mdp)[0], say)
+        import_module(split(mdp)[0], tell)
     model, given = read_model(mdp, gamma)
     inner = model.mdp if isinstance(model, CountedMDP) else model
     pi, pi_name = _policy("target", target, DEFAULT_TARGET, inner, given.get("pi"))
@@ -81,7 +81,7 @@ def analyze(
             model,
             pi=pi,
             mu=mu,
-            traces=[loaded(name, say) if is_reference(name) else name for name in traces] or None,
+            traces=[loaded(name, tell) if is_reference(name) else name for name in traces] or None,
             lambdas=lambdas,
             accuracy=accuracy,
             progress=bar.update,

@@ -74,15 +74,16 @@ def discard(stream: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def say(line: str) -> None:
-    """Print a line to standard error."""
-    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def warn(line: str) -> None:
     """Print a warning to standard error, on one line."""
     console = Console(stderr=True)
     console.print(f"warning: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def tell(line: str) -> None:
+    """Print a line about what is done to standard error."""
+    console = Console(stderr=True)
+    console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def make_readable() -> None:

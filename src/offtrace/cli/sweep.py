@@ -15,7 +15,7 @@ from offtrace.cli.exit_codes import BROKEN, INTERRUPTED
 from offtrace.cli.numbers import number, printable
 from offtrace.cli.options import option
 from offtrace.cli.report import print_troubles
-from offtrace.cli.streams import Console, print_json, say
+from offtrace.cli.streams import Console, print_json, tell
 from offtrace.cli.sweep_progress import check_first_seed, check_jobs, run_sweep
 from offtrace.cli.sweep_settings import parsed_axes
 from offtrace.cli.tables import new_table
@@ -95,7 +95,7 @@ def sweep(
     given = {"envs": envs, "traces": traces, "lambdas": lambdas, "num_seeds": num_seeds}
     settings = {"num_steps": num_steps, "step_size": step_size, "options": options}
     varied = parsed_axes(axes)
-    specs = runs_of(replace(_planned(preset, scale, given, settings, varied), first_seed=first_seed), say)
+    specs = runs_of(replace(_planned(preset, scale, given, settings, varied), first_seed=first_seed), tell)
     console = Console(stderr=json)
     done, stopped = run_sweep(run, specs, output, jobs=jobs, here=engine == "local")
     mine = {fingerprint(to_json(spec)) for spec in specs}

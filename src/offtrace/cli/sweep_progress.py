@@ -9,7 +9,7 @@ from typing import Any
 from offtrace.cli.interrupts import stop_requests
 from offtrace.cli.numbers import short
 from offtrace.cli.progress import ProgressBar, SweepLines, runs_so_far, steps_so_far
-from offtrace.cli.streams import say
+from offtrace.cli.streams import tell
 
 MAX_FIRST_SEED = 2**31 - 10_002
 """Largest first seed: a block of up to 10,000 seeds must fit below 2³¹."""
@@ -46,7 +46,7 @@ def run_sweep(
     """
     from offtrace.experiments.checks import check_runs
 
-    check_runs(specs, here=here, tell=say)
+    check_runs(specs, here=here, tell=tell)
     description = f"looking up which of {len(specs):,} runs are stored"
     with ProgressBar(description) as bar, stop_requests() as is_stop_requested:
         lines = None if bar.is_shown else SweepLines()

@@ -17,7 +17,7 @@ from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import stop_requests
 from offtrace.cli.numbers import count
 from offtrace.cli.options import option
-from offtrace.cli.streams import Console, print_json, say
+from offtrace.cli.streams import Console, print_json, tell
 from offtrace.cli.train_list import print_environments
 
 RUNS = Path("runs")
@@ -91,9 +91,9 @@ def _train(
     from offtrace.agent.training import train as run
 
     compile_cache.enable()
-    import_modules([spec], say)
+    import_modules([spec], tell)
     console = Console(stderr=json)
-    plan = resolved(spec, say)
+    plan = resolved(spec, tell)
     folder = output or _default_folder(plan, resume)
     switches = {"tensorboard": tensorboard, "quiet": quiet, "json": json}
     command = ["offtrace", "train", *as_arguments(spec), "--output", str(folder), "--resume"]

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from offtrace.cli.options import option
 from offtrace.cli.progress import ProgressBar
-from offtrace.cli.streams import Console, say, warn
+from offtrace.cli.streams import Console, tell, warn
 from offtrace.imports import import_module
 
 
@@ -51,7 +51,7 @@ def watch(
 
     compile_cache.enable()
     for module in allow_import:
-        import_module(module, say)
+        import_module(module, tell)
     policy = load_policy(run, allow_import=allow_import, warn=warn, **_selection(select))
     console = Console()
     settings: dict[str, Any] = {

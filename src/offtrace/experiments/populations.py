@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from offtrace.agent.consent import modules
-from offtrace.agent.own_traces import is_reference
 from offtrace.agent.settings import NUMBERS, WORLDS, has_common_trace
 from offtrace.agent.spec import Plan, from_json, to_json
 from offtrace.environments import on_host, program_shape
@@ -72,13 +71,11 @@ def saved_populations(path: Path, missing: Sequence[Plan]) -> tuple[list[Members
     do not name is left alone: a file must not decide what is imported.
     """
     left = {fingerprint(to_json(spec)): spec for spec in missing}
-    named = {spec.trace for spec in missing}
     allowed = set(modules(missing))
     resumed: list[Members] = []
     # Those with the fewest members that are trained for nothing come first.
     for members, wanted in sorted(_resumable(path), key=lambda saved: len(saved[0]) - len(saved[1])):
-        is_known = all(member["trace"] in named or not is_reference(member["trace"]) for member in members)
-        is_known = is_known and set(modules(map(from_json, members))) <= allowed
+        is_known = set(modules(map(from_json, members))) <= allowed
         if wanted <= left.keys() and is_known:
             resumed.append(members)
             left = {key: spec for key, spec in left.items() if key not in wanted}

@@ -279,4 +279,5 @@ def _entries(comparison: Comparison, stretch: Stretch) -> list[tuple[str, float]
 def _name(entry: tuple[str, float]) -> str:
     """Return a name for an entry as an algorithm of its own, which is not that of a baseline."""
     name, lambda_ = entry
-    return f"at {lambda_!r}: {name}"
+    plain = name.replace("()", "")  # a call marks a trace without λ, as a baseline is
+    return f"at {lambda_!r}: {plain}"
