@@ -51,8 +51,34 @@ def test_the_greedy_action(policy: Policy) -> None:
     assert type(policy.act(np.array(falls_right))) is int
     assert policy.act([falls_left, falls_right, falls_left]).tolist() == [0, 1, 0]
     assert policy.act(np.zeros((0, 4))).shape == (0,)
-    from_five = dataclasses.replace(policy, spaces=policy.spaces._replace(first_action=5))  # Discrete(2, start=5)
+    five_and_six = gymnasium.spaces.Discrete(2, start=5)
+    from_five = dataclasses.replace(policy, spaces=policy.spaces._replace(raw=(policy.spaces.raw[0], five_and_six)))
     assert from_five.act(falls_right) == 6
+
+
+def test_observations_and_actions_as_the_environment_has_them() -> None:
+    """Values that are known for one-hot states: in state x the greedy action is x mod 4."""
+    spec = resolved(TrainSpec(env="FrozenLake-v1", hidden_sizes=(16,)))
+    weights = np.zeros((16, 4), np.float32)
+    weights[np.arange(16), np.arange(16) % 4] = 1
+    parameters = {
+        "layers[0].weight": np.eye(16, dtype=np.float32),
+        "layers[0].bias": np.zeros(16, np.float32),
+        "layers[1].weight": weights,
+        "layers[1].bias": np.zeros(4, np.float32),
+    }
+    policy = make_policy(spec, parameters, num_steps=7)
+    assert [policy.act(state) for state in (0, 1, 2, 3, 6)] == [0, 1, 2, 3, 2]
+    assert policy.act(np.array([3, 1])).tolist() == [3, 1]
+    assert policy.act(np.eye(16, dtype=bool)[5]) == 1  # encoded
+    with pytest.raises(ValueError, match="`observation` must be bool of shape"):
+        policy.act(16)
+    raw = (policy.spaces.raw[0], gymnasium.spaces.MultiDiscrete([2, 2]))
+    pairs = dataclasses.replace(policy, spaces=policy.spaces._replace(raw=raw))
+    assert pairs.act(2).tolist() == [1, 0]
+    assert pairs.act(np.array([0, 3])).tolist() == [[0, 0], [1, 1]]
+    with gymnasium.make("FrozenLake-v1", is_slippery=False) as env:
+        assert policy.evaluate(env, episodes=1, max_steps=50).lengths[0] >= 1
 
 
 def test_random_actions(policy: Policy) -> None:

@@ -29,8 +29,8 @@ class Spaces(NamedTuple):
 
     observation: Space
     num_actions: int
-    first_action: int
-    """The number of the first action; not 0 in a few environments of Gymnasium."""
+    raw: tuple[Any, Any] | None = None
+    """Gymnasium's spaces of observations and actions before they are encoded; None for other environments."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,14 @@ class Policy:
         """
         _check_epsilon(epsilon)
         observations, is_one = self._batch(observation)
-        actions = self._actions(observations, epsilon, np.random.default_rng(seed)) + self.spaces.first_action
-        return int(actions[0]) if is_one else actions
+        actions = self._actions(observations, epsilon, np.random.default_rng(seed))
+        if self.spaces.raw is not None:
+            from offtrace.environments.raw import raw_actions  # loads Gymnasium
+
+            actions = raw_actions(self.spaces.raw[1], actions)
+        if not is_one:
+            return actions
+        return int(actions[0]) if isinstance(actions[0], np.integer) else actions[0]
 
     def evaluate(
         self,
@@ -118,6 +124,12 @@ class Policy:
     def _batch(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Return observations (N, *shape) in the network's dtype, and whether a single one was given."""
         shape, dtype = self.spaces.observation
+        if self.spaces.raw is not None:
+            from offtrace.environments.raw import encoded_observations
+
+            found = encoded_observations(self.spaces.raw[0], observation)
+            if found is not None:
+                return found
         try:
             array = np.asarray(observation)
         except ValueError as error:  # nested lists of different lengths
@@ -268,6 +280,6 @@ def _parameters(arrays: dict[str, np.ndarray], spec: Plan, member: int, num_memb
 def _spaces(spec: Plan) -> Spaces:
     env = with_options(spec.env, spec.options)
     if not on_host(spec.env):
-        return Spaces(env.observation, env.num_actions, 0)
+        return Spaces(env.observation, env.num_actions)
     with env(num_actors=1, seed=0) as rows:
-        return Spaces(rows.observation, rows.num_actions, getattr(rows, "first_action", 0))
+        return Spaces(rows.observation, rows.num_actions, getattr(rows, "raw_spaces", None))

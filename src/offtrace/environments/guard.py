@@ -67,9 +67,10 @@ def _make_guarded(spec: Any, name: str, options: dict[str, Any], parent: int) ->
         inner.env = ResultCheck(inner.env)
     else:
         env = ResultCheck(env)
+    raw_spaces = (env.observation_space, env.action_space)
     env = encoded(env, name)
     notes = env.notes if isinstance(env, Encoded) else ()
-    return Guard(env, notes)
+    return Guard(env, notes, raw_spaces)
 
 
 def _prepare_worker() -> None:
@@ -112,11 +113,13 @@ class Guard(gymnasium.Wrapper):
     whole batch at once.
     """
 
-    def __init__(self, env: Any, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, env: Any, notes: tuple[str, ...] = (), raw_spaces: Any = None) -> None:
         super().__init__(env)
         self._space = env.observation_space
         self._blank = np.zeros(self._space.shape or (), self._space.dtype)
         self.notes = notes
+        self.raw_spaces = raw_spaces
+        """Spaces of observations and actions before they are encoded."""
         """Sentences about how observations and actions are encoded."""
         self.busy = False
         """True during a call."""

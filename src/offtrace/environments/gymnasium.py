@@ -25,6 +25,7 @@ import numpy as np
 
 from offtrace.environments import wrong_options
 from offtrace.environments.checks import checked_whole
+from offtrace.environments.encoding import encoded
 from offtrace.environments.finding import find
 from offtrace.environments.guard import accepted_options, gymnasium
 from offtrace.environments.interface import Actor, Array, Ended, Row
@@ -120,7 +121,11 @@ class GymnasiumRows:
             made = self._vector.env
             self.num_actors = int(made.num_envs)
             self.max_return = None
-            self.notes: tuple[str, ...] = made.get_attr("notes")[0] if callable(env) else ()
+            self.notes: tuple[str, ...] = ()
+            self.raw_spaces = (made.single_observation_space, made.single_action_space)
+            if callable(env):  # made here, so it has a guard
+                self.notes = made.get_attr("notes")[0]
+                self.raw_spaces = made.get_attr("raw_spaces")[0]
             self.observation, self.num_actions, self.first_action = spaces(made, self.name)
             self._is_next_step = is_next_step(made, autoreset)
             self._low, self._high = None, None
@@ -256,7 +261,8 @@ def borrowed_rows(env: Any, seed: int) -> Generator[GymnasiumRows]:
             "`env` must be the name of an environment, or a Gymnasium environment or vector environment; got "
             f"{type(env).__name__}."
         )
-    vector = gymnasium.vector.SyncVectorEnv([lambda: env], autoreset_mode=MODES["next_step"])
+    inner = encoded(env, _name_of(env))
+    vector = gymnasium.vector.SyncVectorEnv([lambda: inner], autoreset_mode=MODES["next_step"])
     try:
         rows = GymnasiumRows(vector, seed=seed)
         rows.name = _name_of(env)
