@@ -1,13 +1,18 @@
 """The examples run, print something true, and stay short."""
 
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+FOLDER = Path(__file__).parents[2] / "examples"
+AGENTS = sorted(FOLDER.glob("*_dqn_in_*.py"))
+EXAMPLES = sorted(set(FOLDER.glob("*.py")) - set(AGENTS))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
@@ -21,3 +26,24 @@ def test_runs(example: Path) -> None:
         found = re.search(r"(\d\.\d+) of", done.stdout)
         assert found is not None
         assert float(found[1]) < 0.02
+
+
+@pytest.mark.parametrize("example", AGENTS, ids=lambda p: p.stem)
+def test_agents_run(
+    example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unchanged_torch: None
+) -> None:
+    """A few updates and the evaluation, in this process; docs/returns.md shows what a whole run learns."""
+    assert len(example.read_text(encoding="utf-8").splitlines()) < 120
+    monkeypatch.setattr(sys, "argv", [str(example), "--seed", "3", "--num-steps", "1000"])
+    runpy.run_path(str(example), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert re.fullmatch(r"mean return of 100 greedy episodes: \d+\.\d \(500 is the maximum\)\n", printed)
+
+
+@pytest.fixture
+def unchanged_torch() -> Iterator[None]:
+    """Restore what the example in PyTorch sets for its process: the number of threads and the random state."""
+    num_threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(num_threads)
