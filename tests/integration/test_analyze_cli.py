@@ -251,7 +251,7 @@ def one_line(code: int, out: str, err: str) -> str:
         (("NoSuch-v0",), "got 'NoSuch-v0'"),
         (("NoSuch-v0",), "Other options: baird_star"),
         (("CartPole-v1",), "CartPole-v1 has none"),
-        (("os:system",), "must be an id without a module to import"),
+        (("os:system",), "`env` 'os:system' must make an environment when it is called"),
         (
             ("garnet", "--gamma", "1"),
             "`gamma` must be below 1 where episodes cannot end; got 1. No policy ends an episode from x = 0",

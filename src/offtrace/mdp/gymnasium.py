@@ -166,7 +166,7 @@ def _made(name: str, options: dict[str, Any]) -> Any:
         module_name, id_ = imports.split(name)
         make = getattr(imports.import_module(module_name), id_, None)
         if callable(make):
-            return make(**options)
+            return _called(make, name, options)
     if name.startswith("Sepsis/"):
         _imported("icu_sepsis")  # importing it registers its ids
     try:
@@ -175,6 +175,17 @@ def _made(name: str, options: dict[str, Any]) -> Any:
         raise
     except gymnasium.error.Error as error:
         raise ValueError(f"`env` must be the id of a registered environment; got {name!r}. {error}") from error
+
+
+def _called(make: Any, name: str, options: dict[str, Any]) -> Any:
+    """Return the environment that a user's class or function makes."""
+    try:
+        made = make(**options)
+    except TypeError as error:
+        raise ValueError(f"`env` {name!r} must make an environment when it is called: {error}.") from error
+    if not hasattr(made, "unwrapped"):
+        raise ValueError(f"`env` {name!r} must make a Gymnasium environment; got {type(made).__name__}.")
+    return made
 
 
 def _imported(module: str) -> Any:
