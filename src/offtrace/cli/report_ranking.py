@@ -28,7 +28,7 @@ def print_ranking(study: Any, stretch: Any, page: Path, console: Console) -> Non
     table = new_table(f"{printable(study.comparison.name)}, best first: {SCORE_NAMES[stretch]}", caption)
     table.add_column("algorithm")
     table.add_column("average", justify="right")
-    table.add_column("difference to the best", justify="right")
+    table.add_column("minus the best", justify="right")
     table.add_column("verdict")
     for entry in found.entries[:MOST]:
         style = STYLES[entry.verdict]
@@ -45,5 +45,5 @@ def _difference(found: Ranking, entry: Entry) -> str:
     if entry.to_best is None:
         return "" if entry.verdict is None else "–"
     text = value_text(found, entry.to_best.value, signed=True)
-    interval = interval_text(found, entry.to_best)
+    interval = interval_text(found, entry.to_best).replace(" to ", ", ")
     return f"{text} ({interval})" if interval else text

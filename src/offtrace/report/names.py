@@ -52,14 +52,15 @@ def named_at(algorithm: str, lambda_: float | None) -> str:
     return f"{name}{comma}{settings}"
 
 
-def short_label(algorithm: str) -> str:
-    """Return the display name of an algorithm with the values of its settings only, for the end of a line.
+def short_label(algorithm: str, lambda_: float | None = None) -> str:
+    """Return the display name of an algorithm, at one λ, with the values of its settings only, for a chart.
 
-    >>> short_label("retrace, window 16, step_size 0.001"), short_label("dqn")
-    ('Retrace(λ), 16, 0.001', 'DQN')
+    >>> short_label("retrace, window 16, step_size 0.001"), short_label("retrace, window 8", 0.5), short_label("dqn")
+    ('Retrace(λ), 16, 0.001', 'Retrace(0.5), 8', 'DQN')
     """
     plain, *settings = algorithm.split(", ")
-    return ", ".join([named(plain), *(text.partition(" ")[2] or text for text in settings)])
+    name = named(plain) if lambda_ is None else named_at(plain, lambda_)
+    return ", ".join([name, *(text.partition(" ")[2] or text for text in settings)])
 
 
 def counted(number: int, what: str) -> str:

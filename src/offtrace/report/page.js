@@ -106,6 +106,18 @@ function wrapTitles(spec, most) {
   }
 }
 
+/* Shortens the names beside rows, and returns whether a chart has rows: it then keeps its height. */
+function limitRows(spec, limit) {
+  let hasRows = false;
+  for (const layer of spec.layer ?? []) {
+    const axis = layer.encoding?.y?.axis;
+    if (!axis?.labelLimit) continue;
+    axis.labelLimit = Math.min(axis.labelLimit, limit);
+    hasRows = true;
+  }
+  return hasRows;
+}
+
 function fitted(spec, plot) {
   const fluid = structuredClone(spec);
   const width = plot.clientWidth, narrow = width < NARROW;
@@ -118,7 +130,8 @@ function fitted(spec, plot) {
   }
   fluid.width = "container";
   const small = plot.closest(".small");
-  if (small) fluid.height = 230;
+  if (limitRows(fluid, width / 2)) { /* it keeps its height */ }
+  else if (small) fluid.height = 230;
   else if (narrow) fluid.height = Math.min(fluid.height, 300);
   const labels = limitLabels(fluid, narrow || small ? 12 : null, narrow ? 100 : 160);
   wrapTitles(fluid, Math.max(20, Math.floor((width - labels - 70) / (narrow ? 6 : 7))));

@@ -6,10 +6,10 @@ from typing import Any
 from offtrace.experiments.results import Study
 from offtrace.report.charts import alt, finished, number_format, roomy
 from offtrace.report.findings import SCORE_NAMES, scores_of, stretch_of
-from offtrace.report.names import counted, named_at
+from offtrace.report.names import counted, named_at, short_label
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.tables import csv_text
-from offtrace.report.wording import is_or_are, number_text
+from offtrace.report.wording import is_or_are, listed, number_text
 from offtrace.scores import Difference, Entry, Interval, Ranking, ranking
 from offtrace.scores.comparison import LEVEL, Stretch
 
@@ -20,6 +20,8 @@ MAX_NAMED = 4
 """Names in a sentence; the others are counted."""
 MAX_DRAWN = 40
 """Entries in a chart."""
+LONG_NAME = 24
+"""Characters of a name from which on a chart has the values of settings only."""
 ROW_HEIGHT = 26
 """Height of an entry in a chart, in pixels."""
 CHART_WIDTH = 380
@@ -157,6 +159,13 @@ def ranking_chart(study: Study, found: Ranking, stretch: Stretch) -> alt.LayerCh
     """Return the averages as points with intervals, one row per algorithm, best at the top."""
     shown = found.entries[:MAX_DRAWN]
     names = [entry_name(entry) for entry in shown]
+    lines = [scale_text(found), f"Bars: {LEVEL:.0%} t intervals of each average, over seeds."]
+    short = [short_label(entry.algorithm, entry.lambda_) for entry in shown]
+    if max(map(len, names)) > LONG_NAME and len(set(short)) == len(short):
+        names = short
+        fields = [text.partition(" ")[0] for entry in shown for text in entry.algorithm.split(", ")[1:]]
+        if fields:
+            lines.append(f"The numbers after a name are {listed(list(dict.fromkeys(fields)))}.")
     rows = []
     for name, entry in zip(names, shown, strict=True):
         row: dict[str, Any] = {"algorithm": name, "value": entry.average.value}
@@ -187,7 +196,6 @@ def ranking_chart(study: Study, found: Ranking, stretch: Stretch) -> alt.LayerCh
         )
     point = alt.MarkDef(type="circle", size=70, opacity=1, color=COLOUR)
     layers.append(alt.Chart(alt.InlineData(values=rows), mark=point).encode(x=x, y=y, tooltip=tooltip))
-    lines = [scale_text(found), f"Bars: {LEVEL:.0%} t intervals of each average, over seeds."]
     if len(found.entries) > MAX_DRAWN:
         lines.append(f"The best {MAX_DRAWN} of {len(found.entries)}.")
     return finished(
