@@ -2,13 +2,13 @@
 
     python examples/06_dqn_in_torch.py --seed 0
 
-Retrace learns from windows of steps: the target of a step contains the TD errors of the steps after it, each weighted
-by how likely the target policy π is to take the actions in between.
+Retrace learns from windows of steps. The target of a step contains the TD errors of the steps after it, each weighted
+by the product of γ·min(1, π/μ) over the actions in between. μ is the policy that acted, π the one that is learned.
 
 Which π? With a fixed π you learn Q^π. For control, π must become greedy in the current Q (Theorems 2 and 3). It need
 not be greedy from the start: a greedy π gives exploratory actions probability 0, so each of them cuts the trace. The
 paper takes the current exploration policy (Appendix F), and so does this script: π is ε-greedy in the current Q, with
-the current ε. Traces stay long, and π becomes greedier as ε falls.
+the current ε. Traces stay long, and π becomes greedier as ε falls, here to 0.05. The evaluation is greedy.
 """
 
 import argparse
