@@ -179,7 +179,8 @@ def ranking_chart(study: Study, found: Ranking, stretch: Stretch) -> alt.LayerCh
     title = UNITS[found.unit].partition(" ")[2]
     x = alt.X("value:Q", title=title).scale(domain=domain, nice=False, zero=False, clamp=True)
     x = x.axis(tickCount=5, format=number_format(domain))
-    y = alt.Y("algorithm:N", title=None, sort=names).axis(labelLimit=NAME_WIDTH, grid=False)
+    # A domain, not `sort`: that would put the names into an expression, which not every character may be in.
+    y = alt.Y("algorithm:N", title=None).scale(domain=names).axis(labelLimit=NAME_WIDTH, grid=False)
     tooltip = [alt.Tooltip("algorithm:N"), alt.Tooltip("value:Q", title=title, format=".4~g")]
     layers = []
     with_interval = [row for row in rows if "low" in row]
