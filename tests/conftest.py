@@ -1,15 +1,19 @@
 """Settings of all tests."""
 
+import importlib.util
 import os
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 hypothesis.settings.register_profile("offtrace", deadline=None)  # a first call compiles, and machines may be busy
 hypothesis.settings.load_profile("offtrace")
+MOST_MAPS = 30_000
+"""Memory maps of a process at which compiled programs are freed; Linux allows 65,530."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,8 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
         "JAX_COMPILATION_CACHE_DIR": str(config.rootpath / ".pytest_cache" / "compiled"),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(2 << 30),  # with a limit it is used under a lock
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        # JAX reads a file of every cached program whenever it adds one, so only the slow ones are worth a place
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "OMP_NUM_THREADS": "1",  # each core has a test of its own
+        "OPENBLAS_NUM_THREADS": "1",
     }
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
@@ -32,9 +39,25 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _charts_are_validated_once() -> None:
+    """Let Altair check a chart when it becomes JSON, and not also each part of it while it is put together."""
+    if importlib.util.find_spec("altair"):
+        from altair.utils import schemapi
+
+        schemapi.disable_debug_mode()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _compiled_programs_are_let_go() -> Generator[None]:
-    """Free compiled programs after each module: XLA maps memory per program, and a process may have 65,530 maps."""
+    """Free compiled programs when there are many: XLA maps memory for each, and a process may have so many maps."""
     yield
-    if "jax" in sys.modules:
+    if "jax" in sys.modules and _num_maps() > MOST_MAPS:
         sys.modules["jax"].clear_caches()
+
+
+def _num_maps() -> float:
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # not Linux
+        return float("inf")

@@ -88,6 +88,7 @@ def store(
     """
     wanted, failing = specs() if wanted is None else wanted, failing or {}
     with Store(path) as opened:
+        opened._do("PRAGMA synchronous = OFF")  # nothing here has to survive a power cut
         for i, run_id in enumerate(opened.register(wanted, made)):
             if i in unfinished:
                 continue

@@ -35,23 +35,30 @@ def test_worked_example_by_hand() -> None:
     assert reach["soft_watkins"] == pytest.approx([1.0, 1.0, 0.45])
 
 
-def test_bench_lists_and_refuses(tmp_path: Path) -> None:
-    listed = offtrace("bench", "--list", cwd=tmp_path)
-    assert listed.returncode == 0
-    assert "return_operator" in listed.stdout
-    refused = offtrace("bench", "no_such_thing", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1
-    assert "return_operator" in refused.stderr
-    assert "Traceback" not in refused.stderr
+def test_bench_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["bench", "--list"])
+    assert "return_operator" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "no_such_thing"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "return_operator" in told
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"]])
-def test_help_lists_the_verbs(arguments: list[str], tmp_path: Path) -> None:
-    done = offtrace(*arguments, cwd=tmp_path)
+def test_help_lists_the_verbs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `--help`, and in a process of its own without any argument."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    done = offtrace(cwd=tmp_path)
     assert done.returncode == 0
-    assert all(f" {command} " in done.stdout for command in COMMANDS)
-    assert "Example:" not in done.stdout, "the list has one sentence per command"
+    for text in (capsys.readouterr().out, done.stdout):
+        assert all(f" {command} " in text for command in COMMANDS)
+        assert "Example:" not in text, "the list has one sentence per command"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -87,12 +94,14 @@ def test_version(tmp_path: Path) -> None:
     assert offtrace("--version", cwd=tmp_path).stdout.strip() == f"offtrace {ot.__version__}"
 
 
-def test_output_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("here first")
-    done = offtrace("reproduce", "--output", "taken", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "taken" in done.stderr
-    assert (tmp_path / "taken").read_text() == "here first"
+def test_output_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("here first")
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "--output", str(taken)])
+    assert ended.value.code == 2
+    assert "taken" in capsys.readouterr().err
+    assert taken.read_text() == "here first"
 
 
 def test_training_without_its_extra_says_what_to_install(tmp_path: Path) -> None:

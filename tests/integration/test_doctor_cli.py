@@ -1,5 +1,7 @@
 """`offtrace doctor` on a user's file, in their own folder."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -7,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = """
-import sys
-from offtrace import cli
-cli.main(sys.argv[1:])
-"""
+from offtrace.cli import main
+
+COMMAND = "from offtrace.cli import main; main()"
 
 THEIRS = """
 import numpy as np
@@ -68,13 +68,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 def offtrace(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", COMMAND, "doctor", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+    """Run the command in this process; a process of its own would spend its time on imports."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(["doctor", *arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    for path in folder.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def test_right(folder: Path) -> None:
-    done = offtrace(folder, "theirs:right")
+    """In a process of its own, as a user starts it."""
+    command = [sys.executable, "-c", COMMAND, "doctor", "theirs:right"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("RIGHT: `right` is Retrace")
     assert done.stderr == "importing theirs, as you asked\n"

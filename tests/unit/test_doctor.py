@@ -44,6 +44,7 @@ def variant(switches: Switches, algorithm: str = "retrace") -> Callable[..., np.
     def target(
         q, pi, mu, a, r, terminated, truncated, reset, mask, next_q, next_pi, next_a, lambda_, gamma
     ) -> np.ndarray:
+        after = zip(range(len(r)), _rows(next_q), _rows(next_pi), strict=True)
         window = GoldenWindow(
             name="",
             q=_rows(q),
@@ -55,7 +56,7 @@ def variant(switches: Switches, algorithm: str = "retrace") -> Callable[..., np.
             truncated=tuple(map(bool, truncated)),
             starts=tuple(map(bool, reset)),
             real=tuple(bool(x) for x in mask),
-            true_next=tuple((t, _rows(next_q)[t], _rows(next_pi)[t]) for t in range(len(r))),
+            true_next=tuple(after),
             gamma=float(gamma),
         )
         g = np.array(targets(window, algorithm, float(lambda_), switches))
@@ -86,7 +87,7 @@ def broken(entry: Mistake, i: int) -> Switches:
 
 
 def _rows(values: Any) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(map(float, row)) for row in values)
+    return tuple(map(tuple, np.asarray(values, dtype=float).tolist()))
 
 
 def unseen() -> list[GoldenWindow]:

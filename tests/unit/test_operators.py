@@ -301,17 +301,18 @@ def test_the_method_follows_the_spectrum(large: None) -> None:
 def test_sweeps_in_stages(share: float, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer passes, to the same values, whatever share of the states leads back to itself."""
     rng = np.random.default_rng(0)
-    base = mdps.garnet(3_000, 2, 6, gamma=0.99, seed=1)
-    p = scipy.sparse.csr_array((base.probability, base.successor, base.first), shape=(6_000, 3_000)).tolil()
-    for x in rng.permutation(3_000)[: int(share * 3_000)]:
+    n = 1_000
+    base = mdps.garnet(n, 2, 6, gamma=0.99, seed=1)
+    p = scipy.sparse.csr_array((base.probability, base.successor, base.first), shape=(2 * n, n)).tolil()
+    for x in rng.permutation(n)[: int(share * n)]:
         p[2 * x : 2 * x + 2] *= 0.4
         p[2 * x, x] += 0.6
         p[2 * x + 1, x] += 0.6
     mdp = FiniteMDP(p=p.tocsr(), r=base.r, gamma=0.99)
     pi = random_policy(rng, mdp.shape)
     monkeypatch.setattr(solvers, "MANY_TRANSITIONS", 0)
-    chain = (pi[:, :, None] * p.toarray().reshape(3_000, 2, 3_000)).sum(1)
-    exact = np.linalg.solve(np.eye(3_000) - 0.99 * chain, (pi * mdp.r).sum(1))
+    chain = (pi[:, :, None] * p.toarray().reshape(n, 2, n)).sum(1)
+    exact = np.linalg.solve(np.eye(n) - 0.99 * chain, (pi * mdp.r).sum(1))
     found = operators.evaluate(mdp, pi)
     assert abs(found.v - exact).max() <= 1e-8
     monkeypatch.setattr(solvers, "_staged", lambda *_: 0)

@@ -289,15 +289,14 @@ def test_an_axis_has_room_around_its_values(low, high):
 # --- whatever the data are ----------------------------------------------------------------------------------
 
 
-def svg_size(chart) -> tuple[float, float]:
-    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(json.dumps(chart.to_dict(), allow_nan=False)))
+def svg_size(spec) -> tuple[float, float]:
+    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(json.dumps(spec, allow_nan=False)))
     return float(root.attrib["width"]), float(root.attrib["height"])
 
 
-def assert_as_large_as_asked_for(chart):
+def assert_as_large_as_asked_for(spec):
     """The names on the right, the axis on the left, a title and its lines, and the padding are all there is more."""
-    spec = chart.to_dict()
-    width, height = svg_size(chart)
+    width, height = svg_size(spec)
     assert spec["width"] < width <= spec["width"] + charts.LABEL_WIDTH + 150
     assert spec["height"] < height <= spec["height"] + 220
 
@@ -331,15 +330,16 @@ def test_pictures_of_whatever_results_are_as_large_as_asked_for(name, tmp_path):
     drawn = list(charts_of(study, every=every))
     assert len(drawn) >= (6 if every else 4)
     for chart in drawn:
-        assert_as_large_as_asked_for(chart)
+        assert_as_large_as_asked_for(chart.to_dict())
 
 
 def test_pictures_of_values_beyond_the_axis_are_as_large_as_asked_for():
     """Bars from −18 to 11 on an axis from 0 to 1 once made a picture of 20,000 pixels."""
     for chart in extreme_results.charts().values():
-        assert_as_large_as_asked_for(chart)
-        png = vl_convert.vegalite_to_png(json.dumps(chart.to_dict()), scale=2)
-        assert struct.unpack(">II", png[16:24]) == tuple(2 * round(size) for size in svg_size(chart))
+        spec = chart.to_dict()
+        assert_as_large_as_asked_for(spec)
+        png = vl_convert.vegalite_to_png(json.dumps(spec), scale=2)
+        assert struct.unpack(">II", png[16:24]) == tuple(2 * round(size) for size in svg_size(spec))
 
 
 def test_tooltips_have_the_values_themselves():
