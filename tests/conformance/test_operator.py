@@ -298,6 +298,6 @@ def test_a_tree_whose_products_overflow_gives_zero_where_all_corrections_are() -
     n = 5000
     m, b = np.full(n - 1, 9, np.float32), np.zeros(n, np.float32)
     by_jax = jax.jit(returns_jax._as_tree)(m, b[:-1], b[-1:])
-    by_torch = returns_torch._as_tree(torch.from_numpy(np.append(m, np.float32(0))), torch.from_numpy(b))
+    by_torch = returns_torch.as_tree(torch.from_numpy(np.append(m, np.float32(0))), torch.from_numpy(b))
     np.testing.assert_array_equal(by_jax, b)
     np.testing.assert_array_equal(by_torch, b)
