@@ -1059,7 +1059,7 @@ def test_second_interrupt_ends_it_at_once(number: signal.Signals) -> None:
         (["train", "pocket/catch", "--options", "foo", "3"], "must be among rows, columns; got {'foo': 3}"),
         (["train", "CartPole-v1", "--options", "foo", "3"], "must be among sutton_barto_reward"),
         (["train", "CartPole-v1", "--options", "seed", "3"], "got {'seed': 3}"),
-        (["watch", "nothing"], "is not the folder of a run"),
+        (["watch", "nothing"], "must be the folder of a run, or a results file; it does not exist"),
     ],
     ids=lambda value: " ".join(value[1:3]) if isinstance(value, list) else "",
 )
