@@ -64,23 +64,18 @@ def is_compiling() -> bool:
     return torch is not None and torch.compiler.is_compiling()
 
 
-def is_traced_by_torch(*values: Any) -> bool:
-    """Return True if a value has no memory of its own: in `torch.compile`, `torch.export` and `torch.func`."""
+def in_torch_transform() -> bool:
+    """Return True inside `torch.compile`, `torch.export` and `torch.func`."""
     torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    if torch.compiler.is_compiling():
-        return True
-    if not torch._C._are_functorch_transforms_active():
-        return False
-    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return any(isinstance(value, torch.Tensor) and is_wrapped(value) for value in values)
+    return torch is not None and (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 def is_concrete(*values: Any) -> bool:
-    """Return False if a value is traced by JAX or PyTorch, so that its numbers are not known."""
-    if is_traced_by_torch(*values):
-        return False
+    """Return False if the numbers of a value are not known: a JAX tracer, or a tensor in a transform of PyTorch."""
+    if in_torch_transform():
+        torch = sys.modules["torch"]
+        if torch.compiler.is_compiling() or any(isinstance(value, torch.Tensor) for value in values):
+            return False
     jax = sys.modules.get("jax")
     return jax is None or not any(isinstance(value, jax.core.Tracer) for value in values)
 
@@ -101,9 +96,9 @@ def shape_of(values: Any) -> tuple[int, ...]:
     >>> shape_of(0.5), shape_of([0.5, 1.0])
     ((), (2,))
     """
-    if hasattr(values, "shape"):
-        return tuple(values.shape)
-    return np.shape(values) if isinstance(values, (list, tuple)) else ()
+    if values is None or isinstance(values, (int, float)):
+        return ()
+    return tuple(values.shape) if hasattr(values, "shape") else np.shape(values)
 
 
 def quietly(xp: ModuleType, **errors: Any) -> AbstractContextManager[Any]:
@@ -121,7 +116,10 @@ def take_action(values: Array, a: Array) -> Array:
     """
     xp = namespace(values, a)
     if xp.__name__ == "torch":
-        return xp.take_along_dim(values, a.long().unsqueeze(-1), dim=-1).squeeze(-1)
+        index = a.long().unsqueeze(-1)
+        if in_torch_transform():  # `take_along_dim` would fix the sizes, and wrap an action out of range
+            return values.gather(-1, index).squeeze(-1)
+        return xp.take_along_dim(values, index, dim=-1).squeeze(-1)
     if xp is not np:  # a negative index must not wrap: JAX gives NaN beyond the end
         a = xp.where(a < 0, values.shape[-1], a)
     return xp.take_along_axis(values, a[..., None], axis=-1)[..., 0]

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from offtrace.arrays import expectation, is_compiling, is_traced_by_torch, lead, product
+from offtrace.arrays import expectation, in_torch_transform, is_compiling, lead, product
 from offtrace.likelihoods import tolerance
 from offtrace.returns import checks, trajectory_aware
 from offtrace.returns import numpy as on_cpu
 from offtrace.returns.compiled import FUSED, READ_MU
-from offtrace.returns.torch_operator import as_tree, is_transformed, kernels_of, run, solve
+from offtrace.returns.torch_operator import as_tree, kernels_of, run, solve
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
@@ -30,7 +30,7 @@ Tensor = torch.Tensor
 
 def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool) -> Tensor:
     """Return Q(x_t, a_t) + Δ_t for every row of a window."""
-    if is_traced_by_torch(*given, *trace.parameters()):
+    if in_torch_transform():
         return _traced_targets(given, trace, stop_gradient=stop_gradient)
     if not stop_gradient and torch.is_grad_enabled() and _needs_gradient(given, trace):
         return _targets(given, trace, validate=validate)
@@ -43,9 +43,10 @@ def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool)
 def _traced_targets(given: Window, trace: Trace, *, stop_gradient: bool) -> Tensor:
     """Return the targets inside `torch.compile`, `torch.export` or `torch.func`, where values are not known."""
     if not stop_gradient:
-        return _targets(given, trace, validate=None)
+        return _targets(given, trace, validate=False)
     with torch.no_grad():
-        return _targets(given, trace, validate=None).detach()  # `no_grad` does not stop derivatives in forward mode
+        out = _targets(given, trace, validate=False)
+    return out.detach()  # `no_grad` does not stop derivatives in forward mode
 
 
 def _targets_through_numpy(given: Window, trace: Trace, *, validate: bool) -> Tensor:
@@ -69,23 +70,24 @@ def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
     window, _ = ready(given)
     shape(window)
     c = step_tensor("c", c, window)
-    if validate and not is_traced_by_torch(c, *window):
+    if validate and not in_torch_transform():
         checks.check_steps(window, c)
     return fold(window, window.q_a, window.expected_q, c, as_targets=False)
 
 
-def _targets(given: Window, trace: Trace, *, validate: bool | None) -> Tensor:
-    """Return the targets by tensor operations: any device, differentiable. Traced values have `validate=None`."""
+def _targets(given: Window, trace: Trace, *, validate: bool) -> Tensor:
+    """Return the targets by tensor operations: any device, differentiable."""
     window, tol = ready(given)
     shape(window)
     check_given(window, trace)
-    if validate is not None and not torch.is_grad_enabled():
+    is_traced = in_torch_transform()
+    if not is_traced and not torch.is_grad_enabled():
         out = _fused(window, trace, validate=validate, tol=tol)
         if out is not None:
             return out
     if validate:
         checks.check(window, trace, tol=tol)
-    elif validate is not None and window.r.device.type == "cpu":
+    elif window.r.device.type == "cpu" and not is_traced:
         checks.check_actions(window)
     window = without_unread_rows(window)
     expected = window.expected_q
@@ -152,7 +154,7 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
 
 def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
     """Run the recursion by a kernel, or by tensor operations where there is no kernel for it."""
-    if is_transformed():
+    if in_torch_transform():
         return _fold_by_operations(window, q_a, expected_q, c, as_targets=as_targets)
     steps = {"q_a": q_a, "expected_q": expected_q, "r": window.r, "discount": window.discount, "c": c}
     kernels = kernels_of(window.r.device)
@@ -167,7 +169,7 @@ def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targe
 def _fold_by_operations(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
     """Run the recursion by tensor operations and, where PyTorch traces them, the operator `solve`."""
     r, discount = window.r, window.discount
-    by_operator = is_transformed() and r.device.type in ("cpu", "cuda")
+    by_operator = in_torch_transform() and r.device.type in ("cpu", "cuda")
     if by_operator:  # the kernels compute in float64, too
         q_a, expected_q, r, discount, c = (rows.double() for rows in (q_a, expected_q, r, discount, c))
     if window.reset is not None:
@@ -213,7 +215,8 @@ class _Fold(torch.autograd.Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
         if torch.is_grad_enabled():  # with `create_graph=True`
             return _backward_by_operations(ctx, gradient)
         saved: list[Any] = [None if value is None else value.contiguous().numpy() for value in ctx.saved_tensors[:6]]

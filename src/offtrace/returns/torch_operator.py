@@ -25,11 +25,6 @@ from offtrace.returns.window import Window
 Tensor = torch.Tensor
 
 
-def is_transformed() -> bool:
-    """Return True inside `torch.compile`, `torch.export` and `torch.func`."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-
-
 def solve(m: Tensor, b: Tensor) -> Tensor:
     """Return G, (n, …), from m and b of one shape and dtype, on a CPU or CUDA device."""
     if not torch.compiler.is_compiling():
@@ -91,11 +86,15 @@ def _next_read(m: Tensor, out: Tensor) -> Tensor:
 
 def _vmap(info: Any, in_dims: tuple[int | None, int | None], m: Tensor, b: Tensor) -> tuple[Tensor, int]:
     """Run a batch of recursions as one, with the new axis behind time."""
-    m, b = (_behind_time(rows, axis, info.batch_size) for rows, axis in zip((m, b), in_dims, strict=True))
-    return solve(m, b), 1
+    return solve(_behind_time(m, in_dims[0], info.batch_size), _behind_time(b, in_dims[1], info.batch_size)), 1
+
+
+def _operator_vmap(info: Any, in_dims: tuple[int | None, int | None], m: Tensor, b: Tensor) -> tuple[Tensor, int]:
+    return operator(_behind_time(m, in_dims[0], info.batch_size), _behind_time(b, in_dims[1], info.batch_size)), 1
 
 
 def _behind_time(rows: Tensor, axis: int | None, size: int) -> Tensor:
+    """Return rows with the axis of `vmap` at place 1; what is not batched is repeated."""
     if axis is not None:
         return rows.movedim(axis, 1)
     return rows.unsqueeze(1).expand(-1, size, *rows.shape[1:])
@@ -103,15 +102,15 @@ def _behind_time(rows: Tensor, axis: int | None, size: int) -> Tensor:
 
 operator.register_fake(_shape)
 operator.register_autograd(_backward, setup_context=_setup_context)
-operator.register_vmap(_vmap)
+operator.register_vmap(_operator_vmap)
 
 
 class _Solve(torch.autograd.Function):
-    forward = staticmethod(operator)
-    setup_context = staticmethod(_setup_context)
-    backward = staticmethod(_backward)
-    jvp = staticmethod(_jvp)
-    vmap = staticmethod(_vmap)
+    forward: Any = staticmethod(operator)
+    setup_context: Any = staticmethod(_setup_context)
+    backward: Any = staticmethod(_backward)
+    jvp: Any = staticmethod(_jvp)
+    vmap: Any = staticmethod(_vmap)
 
 
 def as_tree(m: Tensor, b: Tensor) -> Tensor:

@@ -23,25 +23,26 @@ from offtrace.traces.markov import (
 from offtrace.traces.parameters import check_parameter
 from offtrace.traces.trajectory_aware import RBIS, RecursiveRetrace, TruncatedIS
 
-TRACES: MappingProxyType[str, type[Trace]] = MappingProxyType(
-    {
-        cls.name: cls
-        for cls in (
-            OneStep,
-            ImportanceSampling,
-            QLambda,
-            TreeBackup,
-            Retrace,
-            RecursiveRetrace,
-            TruncatedIS,
-            RBIS,
-            Watkins,
-            SoftWatkins,
-            ContinuousACER,
-            QSigma,
-        )
-    }
-)
+_BY_NAME: dict[str, type[Trace]] = {
+    cls.name: cls
+    for cls in (
+        OneStep,
+        ImportanceSampling,
+        QLambda,
+        TreeBackup,
+        Retrace,
+        RecursiveRetrace,
+        TruncatedIS,
+        RBIS,
+        Watkins,
+        SoftWatkins,
+        ContinuousACER,
+        QSigma,
+    )
+}
+"""Read inside `torch.compile`, which stops at a mapping proxy."""
+
+TRACES: MappingProxyType[str, type[Trace]] = MappingProxyType(_BY_NAME)
 """Every trace by name; tests, commands, tables and agents read it."""
 
 WITHOUT_LAMBDA = tuple(name for name, cls in TRACES.items() if not cls.has_lambda)
@@ -70,7 +71,7 @@ def as_trace(given: Any, lambda_: Any = None) -> Trace:
         return given
     if isinstance(given, str):
         check_name(given)
-        given = TRACES[given]
+        given = _BY_NAME[given]
     if isinstance(given, type) and issubclass(given, Trace):
         return _from_class(given, lambda_)
     if isinstance(given, type) or not callable(given):
@@ -83,7 +84,7 @@ def as_trace(given: Any, lambda_: Any = None) -> Trace:
 
 def check_name(name: Any, *, also: Iterable[str] = ()) -> None:
     """Check that this is the name of a trace, or one of `also`; the error shows the valid names and a near one."""
-    valid = (*also, *TRACES)
+    valid = (*also, *_BY_NAME)
     if name in valid:
         return
     near = difflib.get_close_matches(str(name), valid, n=1)
