@@ -116,7 +116,8 @@ def targets(
         mask: False where row t is not a real step; its target is 0, and its values are not read.
         trace: how much of a later TD error reaches back: a trace such as `ot.Retrace(0.9)`, its name or class
             (with λ = 1), or a function of `pi_a, mu_a` that returns c (see `ot.as_trace`).
-        validate: check the values as well as the shapes; inside `jit` values are unknown and pass.
+        validate: check the values as well as the shapes; inside `jax.jit`, `torch.compile` and `torch.func` values
+            are unknown and pass.
         stop_gradient: treat the targets as constants.
 
     The second of these two steps is on-policy, so Retrace(1) passes its TD error, −0.5, back in full:

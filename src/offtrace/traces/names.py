@@ -83,7 +83,7 @@ def as_trace(given: Any, lambda_: Any = None) -> Trace:
 
 def check_name(name: Any, *, also: Iterable[str] = ()) -> None:
     """Check that this is the name of a trace, or one of `also`; the error shows the valid names and a near one."""
-    valid = (*also, *TRACES)
+    valid = (*also, *_BY_NAME)
     if name in valid:
         return
     near = difflib.get_close_matches(str(name), valid, n=1)
