@@ -35,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     }
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
+    if not Path("/dev/nvidiactl").exists():  # before anything imports Triton, as `torch.compile` does
+        os.environ.setdefault("TRITON_INTERPRET", "1")
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each process of a test would compile all that it imports
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(config.rootpath / ".pytest_cache" / "bytecode"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell sets it for commands in the background
