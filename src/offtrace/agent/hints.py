@@ -93,7 +93,8 @@ def constant_episode(records: Sequence[TickRecord]) -> tuple[float, float] | Non
 def _advice(spec: Plan, length: float) -> str:
     """Return what to try, with the names of the options."""
     name = "max_episode_steps" if spec.env.startswith("gymnasium/") else "time_limit"
+    steps = 5 * int(length)
     return (
-        "Exploration may not find the reward. Longer episodes give it more time (`--options "
-        f"{name} {5 * int(length)}`, in Python `options={{{name!r}: {5 * int(length)}}}`)."
+        f"Exploration may not find the reward. Try longer episodes (`--options {name} {steps}`, in Python "
+        f"`options={{{name!r}: {steps}}}`), observations whose numbers are of similar size, or a reward on the way."
     )
