@@ -7,7 +7,8 @@
     synchronous, host      the two runtimes, behind the interface in runtimes
     training     the loop: ticks, records, evaluations, checkpoints
     runs, checkpoints, states, disk, telemetry      what is saved, and how
-    policy       a trained agent, loaded from its folder
+    policy, playing, selection      a trained agent: loaded, one of many, evaluated
+    hints        a message for runs that learn nothing
     memory, compile_cache      the check of free memory, the cache of compiled programs
 
 The modules need JAX and Equinox; `import offtrace` loads none of them.
