@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from offtrace.bench import Benchmark, LeftOut
 
+ENV = "minatar/breakout"
 ITERATIONS = 50
 NUM_ACTORS = 16
 TRACES = (("retrace", 1.0), ("retrace", 0.9), ("tree_backup", 1.0), ("q_lambda", 0.9))
@@ -28,7 +29,7 @@ def population(num_members: int, *, precision: str, optimiser: str = "adam") -> 
     specs = [
         resolved(
             TrainSpec(
-                env="minatar/breakout",
+                env=ENV,
                 trace=TRACES[i % len(TRACES)][0] if num_members > 1 else "retrace",
                 lambda_=TRACES[i % len(TRACES)][1],
                 seed=i,
@@ -40,15 +41,17 @@ def population(num_members: int, *, precision: str, optimiser: str = "adam") -> 
         for i in range(num_members)
     ]
     runtime = runtime_for(specs)
-    state, _ = runtime.advance(runtime.start(), runtime.program.fill, learns=False)
-    state, _ = runtime.advance(state, ITERATIONS, learns=True)
+    state = runtime.start()
 
-    def run() -> object:
+    def tick(num_iterations: int, *, learns: bool) -> object:
         nonlocal state
-        state, tick = runtime.advance(state, ITERATIONS, learns=True)
-        return tick
+        state, summary = runtime.advance(state, num_iterations, learns=learns)
+        runtime.end_tick(state)
+        return summary
 
-    return run
+    tick(runtime.program.fill, learns=False)
+    tick(ITERATIONS, learns=True)
+    return lambda: tick(ITERATIONS, learns=True)
 
 
 def megabytes(num_members: int, _: str) -> float:
@@ -58,8 +61,8 @@ def megabytes(num_members: int, _: str) -> float:
     from offtrace.agent.spec import TrainSpec, resolved
     from offtrace.agent.training import runtime_for
 
-    spec = resolved(TrainSpec(env="minatar/breakout", num_actors=NUM_ACTORS))
-    leaves = jax.tree.leaves(jax.eval_shape(runtime_for([spec]).start))
+    spec = resolved(TrainSpec(env=ENV, num_actors=NUM_ACTORS))
+    leaves = jax.tree.leaves(jax.eval_shape(lambda: runtime_for([spec]).start().members))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / 1e6
 
 

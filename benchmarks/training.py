@@ -103,13 +103,19 @@ def ours(task: Task, trace: str = "retrace", env: str = "", num_seeds: int = 1) 
     program = runtime.program
     num_iterations, rest = divmod(task.num_steps, num_seeds * program.rounds * NUM_ACTORS)
     assert rest == 0
-    state, _ = runtime.advance(runtime.start(), -(-program.fill // program.rounds), learns=False)
-    state, _ = runtime.advance(state, num_iterations, learns=True)
+    state = runtime.start()
+
+    def tick(num_iterations: int, *, learns: bool) -> None:
+        nonlocal state
+        state, _ = runtime.advance(state, num_iterations, learns=learns)
+        runtime.end_tick(state)
+
+    tick(-(-program.fill // program.rounds), learns=False)
+    tick(num_iterations, learns=True)
 
     def run() -> np.ndarray:
-        nonlocal state
         before = counts(*runtime.counts(state))
-        state, _ = runtime.advance(state, num_iterations, learns=True)
+        tick(num_iterations, learns=True)
         return num_seeds * (counts(*runtime.counts(state)) - before)
 
     return run

@@ -107,7 +107,7 @@ def main(seed: int, num_steps: int) -> None:
             network, moments = update(network, target_network, moments, STEP_SIZE * left, epsilon, *window)
         if t % TARGET_PERIOD == 0:
             target_network = network  # arrays of JAX never change, so this is a copy
-        if t % 1250 == 1249:
+        if t % 1875 == 1874:
             print(f"step {(t + 1) * NUM_ENVS:,}: mean return of recent episodes {np.mean(finished[-20:]):.0f}")
     print(f"mean return of 100 greedy episodes: {evaluate(network, seed + 1):.1f} (500 is the maximum)")
 
@@ -115,5 +115,5 @@ def main(seed: int, num_steps: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--num-steps", type=int, default=100_000, help="environment steps")
+    parser.add_argument("--num-steps", type=int, default=150_000, help="environment steps")
     main(**vars(parser.parse_args()))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from offtrace import bench
+from offtrace.agent.population import TickSummary
 from offtrace.bench import measuring, running
 from offtrace.cli import bench as verb
 from offtrace.cli.streams import Console
@@ -294,6 +295,24 @@ def test_everybody_is_right_at_the_smallest_size(name: str) -> None:
     row = bench.measure_row(asked, asked.rows[0], quick=True)
     failed = re.compile(r"[A-Z]\w*(Error|Exception|Warning|Exit): ")
     assert {name: reason for name, reason in row.left_out.items() if failed.match(reason)} == {}
+
+
+@pytest.mark.parametrize("contender", ["offtrace, Retrace", "offtrace, Gymnasium"])
+def test_training_makes_the_same_steps_in_every_call(contender: str) -> None:
+    asked = bench.load("training")
+    run = asked.contenders[contender](asked.rows[0])
+    np.testing.assert_array_equal(run(), asked.answer(asked.rows[0]))
+    np.testing.assert_array_equal(run(), asked.answer(asked.rows[0]))
+
+
+def test_a_population_makes_a_tick_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = sys.modules[bench.load("population").problem.__module__]
+    assert population.megabytes(1, "") > 1
+    monkeypatch.setattr(population, "ENV", "pocket/catch")
+    monkeypatch.setattr(population, "NUM_ACTORS", 16)
+    run = population.population(1, precision="float32")
+    assert isinstance(run(), TickSummary)
+    assert isinstance(run(), TickSummary)
 
 
 def test_a_peer_of_training_that_is_absent_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
