@@ -1,0 +1,1 @@
+"""Off-policy evaluation from logged data: the log, its checks, estimators, intervals and diagnostics."""
