@@ -38,8 +38,8 @@ class Diagnostics:
         lines = []
         if self.effective_episodes < FEW:
             lines.append(
-                f"The weights of {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of the "
-                "target policy. Estimates by importance sampling are not reliable."
+                f"The weights of {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of "
+                "the target policy. Estimates by importance sampling are not reliable."
             )
         if self.largest_share > LARGE_SHARE and self.num_episodes > 1:
             lines.append(f"One episode has {self.largest_share:.0%} of all weight.")
@@ -49,11 +49,13 @@ class Diagnostics:
                 f"{self.unseen_share:.1%} of its actions. No estimator can know their value."
             )
         if abs(self.mean_weight - 1) > 0.5:
-            lines.append(f"The mean weight is {self.mean_weight:.3g}; it should be near 1. Check the probabilities of μ.")
+            lines.append(
+                f"The mean weight is {self.mean_weight:.3g}; it should be near 1. Check the probabilities of μ."
+            )
         if self.truncated_share > 0 and self.horizon_weight > 0.05:
             lines.append(
-                f"{self.truncated_share:.0%} of the episodes were cut off, where γ^T is still {self.horizon_weight:.2f} "
-                "on average. Importance sampling estimates the value up to the cut only."
+                f"{self.truncated_share:.0%} of the episodes were cut off, where γ^T is still "
+                f"{self.horizon_weight:.2f} on average. Importance sampling estimates the value up to the cut only."
             )
         return lines
 

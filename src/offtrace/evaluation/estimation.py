@@ -128,7 +128,9 @@ def estimate(
     found |= _by_weights(log, rho, gamma, u, estimators, lambda: _corrections(log, steps, pi, num_folds, seed))
     logged = importance.ordinary(log, np.ones(log.num_steps), gamma, u)
     return Evaluation(
-        estimates=tuple(_row(name, titles[name], one, confidence, notes.get(name, "")) for name, one in found.items()),
+        estimates=tuple(
+            _row(name, titles[name], one, confidence, notes.get(name, "")) for name, one in found.items()
+        ),
         gamma=gamma,
         confidence=confidence,
         logged_value=logged.value,
@@ -144,7 +146,9 @@ def _table(target: Any, log: Log) -> np.ndarray:
     if log.state is None:
         raise ValueError("`log` must have states for a target table (X, A); it has observations.")
     if pi.ndim != 2 or not np.isfinite(pi).all() or (pi < 0).any() or (abs(pi.sum(axis=1) - 1) > 1e-6).any():
-        raise ValueError(f"`target` must be a table (X, A) of probabilities whose rows sum to 1; got shape {pi.shape}.")
+        raise ValueError(
+            f"`target` must be a table (X, A) of probabilities whose rows sum to 1; got shape {pi.shape}."
+        )
     largest = int(log.state.max()) if log.successor is None else int(max(log.state.max(), log.successor.max()))
     if largest >= pi.shape[0] or int(log.action.max()) >= pi.shape[1]:
         raise ValueError(

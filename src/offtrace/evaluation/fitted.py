@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, gmres
+from scipy.sparse import linalg
 
 from offtrace.evaluation.log import Log
 from offtrace.kernels import jit
@@ -153,9 +153,16 @@ def _iterate(mean_correction: Any, q: np.ndarray, tolerance: float, max_sweeps: 
 
 def _solve(mean_correction: Any, start: np.ndarray, tolerance: float, max_sweeps: int) -> tuple[np.ndarray, float]:
     b = mean_correction(start)
-    operator = LinearOperator((len(b), len(b)), matvec=lambda q: b - mean_correction(np.ravel(q)), dtype=np.float64)
-    q, _ = gmres(operator, b, rtol=tolerance, atol=0.0, restart=50, maxiter=max(1, max_sweeps // 50))
+    q = solve_linear(lambda q: b - mean_correction(q), b, tolerance, max_sweeps)
     return q, float(np.abs(mean_correction(q)).max())
+
+
+def solve_linear(product: Any, b: np.ndarray, tolerance: float, max_products: int) -> np.ndarray:
+    """Return the solution of M x = b by GMRES, where `product(x)` is M x."""
+    make: Any = linalg.LinearOperator
+    operator = make((len(b), len(b)), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
+    x, _ = linalg.gmres(operator, b, rtol=tolerance, atol=0.0, restart=50, maxiter=max(1, max_products // 50))
+    return x
 
 
 # -- the influence of an episode -----------------------------------------------------------------
@@ -176,25 +183,24 @@ def influence(
     """
     given = _inputs(log, steps, pi, fitted.q.ravel(), trace)
     pi_a = pi.ravel()[steps.pair]
-    read = {name: given[name][: len(pi_a)] if name != "a" else given[name] for name in ("q", "pi", "a") if name in given}
+    read = {name: given[name][: len(pi_a)] for name in ("q", "pi", "a") if name in given}
     c = np.ascontiguousarray(np.broadcast_to(trace(pi_a=pi_a, mu_a=mu_a, **read), pi_a.shape), np.float64)
     counts = np.maximum(fitted.counts.ravel(), 1e-300)
     visited = fitted.counts.ravel() > 0
     looked = np.empty(log.num_steps)
 
     def transposed(scaled: np.ndarray) -> np.ndarray:
-        y = np.where(visited, np.ravel(scaled) / counts, 0.0)
+        y = np.where(visited, scaled / counts, 0.0)
         looked_back(log.first, steps.discount, c, steps.mask, y[steps.pair], looked)
         z = np.where(steps.mask, looked, 0.0)
         by_pair = np.bincount(steps.pair, weights=z, minlength=len(y))
         by_state = np.bincount(steps.successor, weights=z * steps.discount, minlength=len(pi))
-        return np.where(visited, by_pair - (by_state[:, None] * pi).ravel(), np.ravel(scaled))
+        return np.where(visited, by_pair - (by_state[:, None] * pi).ravel(), scaled)
 
     starts = steps.pair[log.first[:-1]] // steps.num_actions
     share = np.bincount(starts, minlength=len(pi)) / log.num_episodes
     wanted = np.where(visited, (share[:, None] * pi).ravel(), 0.0)
-    operator = LinearOperator((len(wanted), len(wanted)), matvec=transposed, dtype=np.float64)
-    scaled, _ = gmres(operator, wanted, rtol=1e-8, atol=0.0, restart=50, maxiter=40)
+    scaled = solve_linear(transposed, wanted, TOLERANCE, MAX_SWEEPS)
     y = np.where(visited, scaled / counts, 0.0)
     delta = targets(**given, pi_a=pi_a, mu_a=mu_a, trace=trace, validate=False) - given["q_a"]
     moved = np.add.reduceat(np.where(steps.mask, y[steps.pair] * delta, 0.0), log.first[:-1])

@@ -79,9 +79,7 @@ def doubly_robust(log: Log, rho: np.ndarray, gamma: float, u: np.ndarray, model:
     return _mean(model.start + _returns(log, rho * model.error, gamma), u)
 
 
-def weighted_doubly_robust(
-    log: Log, rho: np.ndarray, gamma: float, u: np.ndarray, model: Corrections
-) -> Estimate:
+def weighted_doubly_robust(log: Log, rho: np.ndarray, gamma: float, u: np.ndarray, model: Corrections) -> Estimate:
     """Return the weighted doubly robust estimate."""
     starts = _mean(model.start, u)
     rest = _weighted_steps(log, rho, model.error, gamma, u)

@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 REQUIRED = ("episode", "step", "action", "reward", "terminated", "truncated")
-OPTIONAL = ("state", "observation", "next_state", "next_observation", "behaviour_probability", "behaviour_log_density")
+OPTIONAL = (
+    "state",
+    "observation",
+    "next_state",
+    "next_observation",
+    "behaviour_probability",
+    "behaviour_log_density",
+)
 COLUMNS = (*REQUIRED, *OPTIONAL)
 MOST_SHOWN = 5
 """The most rows that a problem names."""
@@ -27,9 +34,11 @@ MOST_SHOWN = 5
 class Log:
     """Logged episodes, in order. `Log.from_columns` makes one from rows in any order, and checks it.
 
-    >>> log = Log.from_columns(
-    ...     {"episode": [0, 0, 1], "step": [0, 1, 0], "state": [0, 1, 0], "action": [1, 0, 1], "reward": [0.0, 1.0, 0.5],
-    ...      "terminated": [False, True, True], "truncated": [False, False, False]})
+    >>> log = Log.from_columns({
+    ...     "episode": [0, 0, 1], "step": [0, 1, 0], "state": [0, 1, 0], "action": [1, 0, 1],
+    ...     "reward": [0.0, 1.0, 0.5],
+    ...     "terminated": [False, True, True], "truncated": [False, False, False],
+    ... })
     >>> log
     Log(2 episodes, 3 steps, 2 states, 2 actions, unknown μ)
     >>> log.first
@@ -189,8 +198,8 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> list[Problem]:
     problems = []
     for name, array in arrays.items():
         if array.dtype.kind == "f":
-            broken = ~np.isfinite(array)
-            problems += _where(f"`{name}` must be finite", broken.any(axis=1) if broken.ndim == 2 else broken)
+            finite = np.isfinite(array).reshape(len(array), -1)
+            problems += _where(f"`{name}` must be finite", np.logical_not(finite).any(axis=1, keepdims=True)[:, 0])
         elif array.dtype.kind in "i" and name not in ("episode", "reward"):
             problems += _where(f"`{name}` must not be negative", array < 0)
     if "behaviour_probability" in arrays:
