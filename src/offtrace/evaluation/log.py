@@ -199,7 +199,7 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> list[Problem]:
     for name, array in arrays.items():
         if array.dtype.kind == "f":
             finite = np.isfinite(array).reshape(len(array), -1)
-            problems += _where(f"`{name}` must be finite", np.logical_not(finite).any(axis=1, keepdims=True)[:, 0])
+            problems += _where(f"`{name}` must be finite", np.asarray(~finite.all(axis=1)))
         elif array.dtype.kind in "i" and name not in ("episode", "reward"):
             problems += _where(f"`{name}` must not be negative", array < 0)
     if "behaviour_probability" in arrays:
