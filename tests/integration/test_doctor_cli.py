@@ -87,7 +87,7 @@ def test_right(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("RIGHT: `right` is Retrace")
-    assert done.stderr == "importing theirs, as you asked\n"
+    assert done.stderr == f"Imported theirs from {folder / 'theirs.py'}.\n"
 
 
 def test_a_mistake_is_a_finding_and_not_a_failure(folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_exit_of_its_own_is_no_success(folder: Path, function: str) -> None:
     done = offtrace(folder, function, "--strict")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "called sys.exit(0)" in done.stderr
+    assert "exit" in done.stderr
 
 
 def test_strict_does_not_take_what_ignores_mu_for_retrace(folder: Path) -> None:
@@ -159,11 +159,11 @@ def test_help_shows_an_adapter(folder: Path) -> None:
     ("arguments", "text"),
     [
         ((), "name a function"),
-        (("theirs",), "MODULE:FUNCTION"),
-        (("nowhere:f",), "no module named 'nowhere'"),
-        (("needs_more:f",), "no module named 'a_module_nobody_has'"),
+        (("theirs",), "must look like `module:name`; got 'theirs'"),
+        (("nowhere:f",), "there is no module 'nowhere'"),
+        (("needs_more:f",), "No module named 'a_module_nobody_has'"),
         (("broken_module:f",), "RuntimeError: no licence"),
-        (("theirs:missing",), "has no attribute 'missing'"),
+        (("theirs:missing",), "module 'theirs' has no 'missing'"),
         (("theirs:number",), "`theirs:number` must be a function; got int."),
         (("theirs:right", "--trace", "retraced"), "`trace` must be one of"),
         (

@@ -1,8 +1,6 @@
 """`offtrace doctor MODULE:FUNCTION`."""
 
 import contextlib
-import importlib
-import os
 import sys
 import textwrap
 from collections.abc import Callable
@@ -11,9 +9,10 @@ from typing import Annotated, Any
 import tyro
 
 from offtrace.cli.options import option
-from offtrace.cli.streams import Console, print_json
+from offtrace.cli.streams import Console, print_json, tell
 from offtrace.doctor import MISTAKES, check
 from offtrace.doctor.conventions import LIBRARIES, remedy
+from offtrace.imports import import_object
 
 
 def doctor(
@@ -27,7 +26,7 @@ def doctor(
 ) -> None:
     """Check your implementation of Retrace on windows worked out by hand, and name its mistake.
 
-    MODULE is imported, which runs its code; the current folder is searched first. FUNCTION is called by
+    MODULE is imported, which runs its code; the current folder is searched last. FUNCTION is called by
     the names of its parameters. If they are not understood, write an adapter and name the adapter:
 
         def adapter(window):  # one stream; row t is the paper's step t
@@ -70,32 +69,15 @@ def doctor(
 def load(function: str) -> Callable[..., Any]:
     """Import MODULE and return FUNCTION."""
     module_name, _, name = function.partition(":")
-    if not module_name or not name:
-        raise ValueError(f"`function` must be MODULE:FUNCTION; got {function!r}.")
-    print(f"importing {module_name}, as you asked", file=sys.stderr)
-    here = os.getcwd()
-    sys.path.insert(0, here)
+    if module_name.endswith(".py"):
+        raise ValueError(f"`function` must be MODULE:FUNCTION; got {function!r}. Write `{module_name[:-3]}:{name}`.")
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for the verdict alone
-            value: Any = importlib.import_module(module_name)
-        for part in name.split("."):
-            value = getattr(value, part)
-    except ModuleNotFoundError as error:
-        hint = ""
-        if error.name in LIBRARIES:
-            hint = f" {remedy(error.name)}"
-        elif module_name.endswith(".py"):
-            hint = f" Write `{module_name.removesuffix('.py')}:{name}`."
-        raise ValueError(f"no module named {error.name!r}, importing {module_name!r}.{hint}") from None
-    except SystemExit as error:
-        raise ValueError(f"importing {module_name!r} called sys.exit({error.code!r}).") from None
-    except AttributeError as error:
-        raise ValueError(f"{error}.") from None
-    except Exception as error:
-        raise ValueError(f"importing {module_name!r} raised {type(error).__name__}: {error}") from None
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
+            value = import_object(function, tell)
+    except ValueError as error:
+        missing = getattr(error.__cause__, "name", None)
+        hint = f" {remedy(missing)}" if missing in LIBRARIES else ""
+        raise ValueError(f"{error}{hint}") from None
     if not callable(value):
         raise ValueError(f"`{function}` must be a function; got {type(value).__name__}.")
     return value
