@@ -72,7 +72,8 @@ def sweep(
         num_steps: Environment steps per run.
         step_size: Initial step size per run.
         axes: Any other option of `offtrace train`, with the values to compare. Repeat it for several options: every
-            combination is run. Layers are joined by x, as in 64x64, and `none` means no bound.
+            combination is run. Layers are joined by x, as in 64x64, `none` means no bound, and parameters of a trace
+            are written as `trace_options=sigma:0.3,sigma:0.7`.
         options: Options of the environments, as in `offtrace train`.
         output: Results file; created if it does not exist.
         jobs: Number of processes, or of tasks on Ray; 0 runs everything in this process.

@@ -22,8 +22,10 @@ def parsed_axes(given: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of every field, from texts such as `step_size=1e-4,1e-3`.
 
     Numbers, names, true and false are written as they are, `none` is None, and the sizes of several
-    layers are joined by x.
+    layers are joined by x. Parameters of a trace are written as name:value, joined by /.
 
+    >>> parsed_axes(["trace_options=sigma:0.3,sigma:0.7"])
+    {'trace_options': [{'sigma': 0.3}, {'sigma': 0.7}]}
     >>> parsed_axes(["step-size=1e-4,1e-3", "hidden_sizes=64x64,128", "anneal=false", "max_gradient=none,1"])
     {'step_size': [0.0001, 0.001], 'hidden_sizes': [(64, 64), (128,)], 'anneal': [False], 'max_gradient': [None, 1.0]}
     """
@@ -46,6 +48,8 @@ def parsed_axes(given: Sequence[str]) -> dict[str, list[Any]]:
             raise ValueError(f"`--set` must have each field once; got {name!r} twice. Write `{name}=VALUE,VALUE`.")
         kinds = _kinds(hints[name])
         axes[name] = [_value(name, word.strip(), kinds) for word in values.split(",")]
+        if name == "trace_options":
+            continue  # the traces are not known here
         for value in axes[name]:
             TrainSpec(env="any", **{name: value})  # raises an error that names the field
     return axes
@@ -76,7 +80,24 @@ def _value(name: str, word: str, kinds: Sequence[Any]) -> Any:
         if not all(part.isdecimal() for part in word.split("x")):
             raise ValueError(f"`{name}` must be whole numbers joined by x, such as 64x64; got {_short(word)}.")
         return tuple(map(int, word.split("x")))
+    if any(typing.get_origin(kind) is dict for kind in kinds):
+        return dict(_pair(name, part) for part in word.split("/"))
     raise ValueError(f"`--set` must not have {name!r}: a text cannot say its value.")
+
+
+def _pair(name: str, text: str) -> tuple[str, bool | int | float | str]:
+    """Return the parameter and the value of a text such as `sigma:0.3`."""
+    parameter, colon, word = (part.strip() for part in text.partition(":"))
+    if not (parameter and colon and word):
+        raise ValueError(f"`{name}` must look like `sigma:0.3`; got {_short(text)}.")
+    if word.lower() in WORDS:
+        return parameter, WORDS[word.lower()]
+    for kind in (int, float):
+        try:
+            return parameter, kind(word)
+        except ValueError:
+            continue
+    return parameter, word
 
 
 def _number(name: str, word: str) -> float:
