@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from offtrace.evaluation.log import Log
+from offtrace.evaluation.parts import Engine, Part, total
+from offtrace.evaluation.preparation import Standardised, standardise
 
 PRIOR = 1.0
 """Pseudo-visits per state, spread over the actions as they occur in the whole log."""
@@ -20,12 +21,12 @@ RIDGE = 1e-3
 """Weight of the squared coefficients in the logistic regression, per row."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class EstimatedBehaviour:
-    """μ̂(a_t|x_t) of every row, and how well it predicts the actions it was not fitted to."""
+    """How well μ̂ predicts the actions that it was not fitted to."""
 
-    mu_a: np.ndarray
-    """(N,)"""
+    method: str
+    """"counts" or "logistic regression"."""
     num_folds: int
     """1 if every episode was used for its own ratios."""
     log_likelihood: float
@@ -36,78 +37,118 @@ class EstimatedBehaviour:
     """The smallest μ̂(a_t|x_t)."""
 
 
-def folds_of(num_episodes: int, num_folds: int, seed: int) -> np.ndarray:
-    """Return the fold of every episode, (E,): as equal in size as possible, in random order."""
-    folds = np.arange(num_episodes) % max(1, min(num_folds, num_episodes))
-    return np.random.default_rng(seed).permutation(folds)
-
-
-def estimate_behaviour(log: Log, num_actions: int, *, num_folds: int = 5, seed: int = 0) -> EstimatedBehaviour:
+def estimate_behaviour(engine: Engine, num_actions: int, num_folds: int) -> EstimatedBehaviour:
     """Estimate μ: by counts for states, by multinomial logistic regression for observations.
 
-    `num_folds=1` uses every episode for its own ratios as well.
+    The parts need the label "fold". `num_folds=1` uses every episode for its own ratios as well.
     """
-    folds = np.repeat(folds_of(log.num_episodes, num_folds, seed), log.lengths)
-    marginal = np.bincount(log.action, minlength=num_actions) / log.num_steps
-    mu_a = np.empty(log.num_steps)
-    used = int(folds.max()) + 1
-    for fold in range(used):
-        inside = folds == fold
-        others = ~inside if used > 1 else inside
-        if log.state is not None:
-            mu_a[inside] = _by_counts(log, others, inside, marginal)
-        else:
-            mu_a[inside] = _by_regression(log, others, inside, num_actions)
-    with np.errstate(divide="ignore"):
-        by_row = np.log(mu_a)
+    has_states = engine.map(_largest_state)[0] is not None
+    if has_states:
+        marginal = _fit_counts(engine, num_actions, num_folds)
+    else:
+        marginal = _fit_regression(engine, num_actions, num_folds)
+    sums, smallest = zip(*engine.map(_likelihood, marginal), strict=True)
+    log_likelihood, marginal_log_likelihood, num_rows = total(sums)
     return EstimatedBehaviour(
-        mu_a=mu_a,
-        num_folds=used,
-        log_likelihood=float(by_row.mean()),
-        marginal_log_likelihood=float(np.log(marginal[log.action]).mean()),
-        smallest=float(mu_a.min()),
+        method="counts" if has_states else "logistic regression",
+        num_folds=num_folds,
+        log_likelihood=float(log_likelihood / num_rows),
+        marginal_log_likelihood=float(marginal_log_likelihood / num_rows),
+        smallest=float(min(smallest)),
     )
 
 
-def _by_counts(log: Log, fit: np.ndarray, wanted: np.ndarray, marginal: np.ndarray) -> np.ndarray:
-    """Return (n(x, a) + α p(a)) / (n(x) + α), with p(a) the share of the action in the whole log."""
-    assert log.state is not None
-    num_actions = len(marginal)
-    num_states = int(log.state.max()) + 1
-    pair = log.state * num_actions + log.action
-    counts = np.bincount(pair[fit], minlength=num_states * num_actions)
-    visits = counts.reshape(num_states, num_actions).sum(axis=1)
-    prior = PRIOR * marginal[log.action[wanted]]
-    return (counts[pair[wanted]] + prior) / (visits[log.state[wanted]] + PRIOR)
+def _largest_state(part: Part) -> int | None:
+    return None if part.log.state is None else int(part.log.state.max())
 
 
-def _by_regression(log: Log, fit: np.ndarray, wanted: np.ndarray, num_actions: int) -> np.ndarray:
-    """Return μ̂ of a multinomial logistic regression on standardised observations."""
-    assert log.observation is not None
-    centre = log.observation[fit].mean(axis=0)
-    spread = log.observation[fit].std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    features = np.column_stack([np.ones(log.num_steps), (log.observation - centre) / spread])
-    coefficients = fit_logistic(features[fit], log.action[fit], num_actions)
-    probability = _softmax(features[wanted] @ coefficients)
-    return probability[np.arange(len(probability)), log.action[wanted]]
+def _likelihood(part: Part, marginal: np.ndarray) -> tuple[np.ndarray, float]:
+    assert part.mu_a is not None
+    with np.errstate(divide="ignore"):
+        sums = [np.log(part.mu_a).sum(), np.log(marginal[part.log.action]).sum(), part.log.num_steps]
+    return np.array(sums), part.mu_a.min()
 
 
-def fit_logistic(features: np.ndarray, action: np.ndarray, num_actions: int) -> np.ndarray:
-    """Return the coefficients (d, A) that maximise the likelihood of the actions, with a small ridge."""
-    num_rows, width = features.shape
-    rows = np.arange(num_rows)
+# -- counts ----------------------------------------------------------------------------------------
 
-    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        coefficients = flat.reshape(width, num_actions)
-        probability = _softmax(features @ coefficients)
-        value = -np.log(np.maximum(probability[rows, action], 1e-300)).mean() + RIDGE / 2 * (flat**2).sum()
-        probability[rows, action] -= 1
-        gradient = features.T @ probability / num_rows + RIDGE * coefficients
-        return float(value), gradient.ravel()
 
-    found = minimize(loss, np.zeros(width * num_actions), jac=True, method="L-BFGS-B", options={"maxiter": 500})
-    return found.x.reshape(width, num_actions)
+def _fit_counts(engine: Engine, num_actions: int, num_folds: int) -> np.ndarray:
+    num_states = max(engine.map(_largest_state)) + 1
+    counts = total(engine.map(_count, num_states, num_actions, num_folds))
+    marginal = counts.sum(axis=(0, 1)) / counts.sum()
+    used = counts
+    if num_folds > 1:
+        used = counts.sum(axis=0) - counts
+    engine.map(_set_by_counts, used, marginal)
+    return marginal
+
+
+def _count(part: Part, num_states: int, num_actions: int, num_folds: int) -> np.ndarray:
+    """Return n(x, a) of every fold, (F, X, A)."""
+    fold = np.repeat(part.labels["fold"], part.log.lengths)
+    key = (fold * num_states + part.log.state) * num_actions + part.log.action
+    shape = (num_folds, num_states, num_actions)
+    return np.bincount(key, minlength=int(np.prod(shape))).reshape(shape)
+
+
+def _set_by_counts(part: Part, counts: np.ndarray, marginal: np.ndarray) -> None:
+    """Set μ̂ = (n(x, a) + α p(a)) / (n(x) + α), with p(a) the share of the action in the whole log."""
+    fold = np.repeat(part.labels["fold"], part.log.lengths)
+    visits = counts.sum(axis=2)
+    taken = counts[fold, part.log.state, part.log.action] + PRIOR * marginal[part.log.action]
+    part.mu_a = taken / (visits[fold, part.log.state] + PRIOR)
+
+
+# -- logistic regression ---------------------------------------------------------------------------
+
+
+def _fit_regression(engine: Engine, num_actions: int, num_folds: int) -> np.ndarray:
+    features = standardise(engine)
+    shape = (1 + len(features.centre), num_actions)
+    coefficients = []
+    for fold in range(num_folds):
+        without = fold if num_folds > 1 else None
+
+        def loss(flat: np.ndarray, without: int | None = without) -> tuple[float, np.ndarray]:
+            sums = total(engine.map(_loss, flat.reshape(shape), features, without))
+            value = sums[0] / sums[1] + RIDGE / 2 * (flat**2).sum()
+            return float(value), sums[2:] / sums[1] + RIDGE * flat
+
+        found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+        coefficients.append(found.x.reshape(shape))
+    engine.map(_set_by_regression, coefficients, features)
+    marginal = total(engine.map(_action_counts, num_actions))
+    return marginal / marginal.sum()
+
+
+def _loss(part: Part, coefficients: np.ndarray, features: Standardised, without: int | None) -> np.ndarray:
+    """Return −Σ log μ̂(a_t|x_t), the number of rows, and the gradient of the first, in one vector."""
+    rows = np.ones(part.log.num_steps, bool)
+    if without is not None:
+        rows = np.repeat(part.labels["fold"] != without, part.log.lengths)
+    assert part.log.observation is not None
+    inputs = features(part.log.observation[rows])
+    action = part.log.action[rows]
+    probability = _softmax(inputs @ coefficients)
+    index = np.arange(len(action))
+    value = -np.log(np.maximum(probability[index, action], 1e-300)).sum()
+    probability[index, action] -= 1
+    return np.concatenate([[value, len(action)], (inputs.T @ probability).ravel()])
+
+
+def _set_by_regression(part: Part, coefficients: list[np.ndarray], features: Standardised) -> None:
+    assert part.log.observation is not None
+    inputs = features(part.log.observation)
+    fold = np.repeat(part.labels["fold"], part.log.lengths)
+    part.mu_a = np.empty(part.log.num_steps)
+    for number, one in enumerate(coefficients):
+        rows = fold == number
+        probability = _softmax(inputs[rows] @ one)
+        part.mu_a[rows] = probability[np.arange(len(probability)), part.log.action[rows]]
+
+
+def _action_counts(part: Part, num_actions: int) -> np.ndarray:
+    return np.bincount(part.log.action, minlength=num_actions)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

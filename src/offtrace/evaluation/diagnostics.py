@@ -4,12 +4,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offtrace.evaluation.log import Log
+from offtrace.evaluation.bases import Table
+from offtrace.evaluation.importance import EpisodeSums
+from offtrace.evaluation.parts import Engine, Part, total
 
 FEW = 30
 """Effective episodes below which importance sampling is not trusted."""
 LARGE_SHARE = 0.2
 """Share of all weight on one episode that is worth a warning."""
+UNSEEN = 0.01
+"""Share of π's actions without data that is worth a warning."""
+CUT = 0.05
+"""γ^T at a cut that is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +26,17 @@ class Diagnostics:
     num_steps: int
     effective_episodes: float
     """(Σ ρ)² / Σ ρ² over the episodes' weights ρ_{T−1}: how many on-policy episodes they are worth."""
+    largest_weight: float
     largest_share: float
     """Share of all weight that one episode has."""
     mean_weight: float
     """Mean of ρ_{T−1}; 1 in expectation."""
+    mean_weight_error: float
+    """Its standard error."""
     unseen_share: float
-    """Share of π's actions, over the visited states, that the log never shows; None where it cannot be counted."""
+    """Share of π's actions, over the visited states, for which the log has no data."""
     num_unseen: int
-    """Pairs (x, a) of visited states with π(a|x) > 0 that were never seen."""
+    """Pairs (x, a) of visited states with π(a|x) > 0 that were never seen; actions, for observations."""
     truncated_share: float
     """Share of the episodes that were cut off."""
     horizon_weight: float
@@ -36,51 +45,76 @@ class Diagnostics:
     def warnings(self) -> list[str]:
         """Return what a reader should know, the most serious first."""
         lines = []
+        if self.unseen_share > UNSEEN:
+            lines.append(
+                f"The target policy takes actions for which the log has no data: {self.unseen_share:.1%} of its "
+                "actions in the logged states. No estimator can know their value."
+            )
         if self.effective_episodes < FEW:
             lines.append(
-                f"The weights of {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of "
-                "the target policy. Estimates by importance sampling are not reliable."
+                f"The {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of the target "
+                "policy. Importance sampling and the doubly robust forms are not reliable, nor are their intervals."
             )
         if self.largest_share > LARGE_SHARE and self.num_episodes > 1:
             lines.append(f"One episode has {self.largest_share:.0%} of all weight.")
-        if self.unseen_share > 0.01:
-            lines.append(
-                f"The target policy takes actions that the log never shows in that state: {self.num_unseen:,} pairs, "
-                f"{self.unseen_share:.1%} of its actions. No estimator can know their value."
-            )
-        if abs(self.mean_weight - 1) > 0.5:
+        if abs(self.mean_weight - 1) > 4 * self.mean_weight_error + 0.01 and self.effective_episodes >= FEW:
             lines.append(
                 f"The mean weight is {self.mean_weight:.3g}; it should be near 1. Check the probabilities of μ."
             )
-        if self.truncated_share > 0 and self.horizon_weight > 0.05:
+        if self.truncated_share > 0 and self.horizon_weight > CUT:
             lines.append(
                 f"{self.truncated_share:.0%} of the episodes were cut off, where γ^T is still "
-                f"{self.horizon_weight:.2f} on average. Importance sampling estimates the value up to the cut only."
+                f"{self.horizon_weight:.2f} on average. Importance sampling estimates the value up to the cut; "
+                "the doubly robust forms add a model's value of what follows."
             )
         return lines
 
 
-def diagnose(log: Log, rho: np.ndarray, gamma: float, pi: np.ndarray | None) -> Diagnostics:
-    """Return the diagnostics of a log for a target policy; `pi` (X, A) where there is a table."""
-    weight = rho[log.first[1:] - 1]
-    total = weight.sum()
-    cut = log.truncated[log.first[1:] - 1]
-    unseen_share = 0.0
-    num_unseen = 0
-    if pi is not None and log.state is not None:
-        counts = np.bincount(log.state * pi.shape[1] + log.action, minlength=pi.size).reshape(pi.shape)
-        visits = counts.sum(axis=1)
-        missing = (counts == 0) & (pi > 0) & (visits > 0)[:, None]
-        num_unseen = int(missing.sum())
-        unseen_share = float((visits[:, None] * pi * missing).sum() / visits.sum())
+def diagnose(engine: Engine, sums: EpisodeSums, gamma: float) -> Diagnostics:
+    """Return the diagnostics of a log for a target policy."""
+    weight = sums.weight
+    all_weight = weight.sum()
+    unseen_share, num_unseen = _unseen(engine)
+    cut = sums.length[sums.truncated]
     return Diagnostics(
-        num_episodes=log.num_episodes,
-        num_steps=log.num_steps,
-        effective_episodes=float(total**2 / (weight**2).sum()) if total > 0 else 0.0,
-        largest_share=float(weight.max() / total) if total > 0 else 1.0,
+        num_episodes=len(weight),
+        num_steps=int(sums.length.sum()),
+        effective_episodes=float(all_weight**2 / (weight**2).sum()) if all_weight > 0 else 0.0,
+        largest_weight=float(weight.max()),
+        largest_share=float(weight.max() / all_weight) if all_weight > 0 else 1.0,
         mean_weight=float(weight.mean()),
+        mean_weight_error=float(weight.std() / np.sqrt(len(weight))),
         unseen_share=unseen_share,
         num_unseen=num_unseen,
-        truncated_share=float(cut.mean()),
-        horizon_weight=float((gamma ** log.lengths[cut]).mean()) if cut.any() else 0.0,
+        truncated_share=float(sums.truncated.mean()),
+        horizon_weight=float((gamma**cut).mean()) if len(cut) else 0.0,
     )
+
+
+def _unseen(engine: Engine) -> tuple[float, int]:
+    """Return the share of π's actions without data, and the number of such pairs."""
+    visits, seen, pi = _visits(engine)
+    missing = (seen == 0) & (pi > 0) & (visits > 0)[:, None]
+    return float((visits[:, None] * pi * missing).sum() / visits.sum()), int(missing.sum())
+
+
+def _visits(engine: Engine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return n(x) (X,), n(x, a) (X, A) and π (X, A); all observations together count as one state."""
+    counts, expected = zip(*engine.map(_counts), strict=True)
+    seen = total(counts)
+    visits = seen.sum(axis=1)
+    if expected[0] is not None:
+        return visits, seen, total(expected) / visits.sum()
+    return visits, seen, engine.map(_table)[0]
+
+
+def _counts(part: Part) -> tuple[np.ndarray, np.ndarray | None]:
+    basis = part.steps.basis
+    if isinstance(basis, Table):
+        return np.bincount(basis.pair, minlength=basis.size).reshape(basis.pi.shape), None
+    num_actions = basis.pi.shape[1]
+    return np.bincount(basis.action, minlength=num_actions)[None], basis.pi.sum(axis=0)[None]
+
+
+def _table(part: Part) -> np.ndarray:
+    return part.steps.basis.pi

@@ -5,15 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 
-from offtrace.evaluation import importance
-from offtrace.evaluation.behaviour import EstimatedBehaviour, estimate_behaviour, folds_of
+from offtrace.evaluation import importance, model
+from offtrace.evaluation.bases import Mean, Table
+from offtrace.evaluation.behaviour import EstimatedBehaviour, estimate_behaviour
 from offtrace.evaluation.diagnostics import Diagnostics, diagnose
-from offtrace.evaluation.fitted import Fitted, Steps, fit, influence, steps_of
-from offtrace.evaluation.log import Log
+from offtrace.evaluation.fitted import NUM_GROUPS, Fitted, fit, gram, influence, start_values
+from offtrace.evaluation.importance import EpisodeSums, Estimate
+from offtrace.evaluation.parts import Engine, Part, split, total
+from offtrace.evaluation.preparation import Features, prepare, standardise
+from offtrace.evaluation.resampling import Resamples
+from offtrace.evaluation.verdict import Verdict, judge
 from offtrace.traces import OneStep, Trace, as_trace
 
-ESTIMATORS = ("is", "wis", "pdis", "wpdis", "dr", "wdr", "fqe")
 TITLES = {
     "is": "importance sampling",
     "wis": "weighted importance sampling",
@@ -22,7 +27,12 @@ TITLES = {
     "dr": "doubly robust",
     "wdr": "weighted doubly robust",
     "fqe": "fitted Q evaluation (one step)",
+    "model": "model counted from the log",
 }
+ESTIMATORS = tuple(TITLES)
+DEFAULT = ("is", "wis", "pdis", "wpdis", "dr", "wdr", "fqe")
+"""In a table `fqe` and `model` are the same number, so only one is shown."""
+WITH_MODEL = ("dr", "wdr")
 
 
 @dataclass(frozen=True)
@@ -45,18 +55,20 @@ class ValueEstimate:
 class Evaluation:
     """All estimates of one target policy from one log."""
 
+    target: str
     estimates: tuple[ValueEstimate, ...]
     gamma: float
     confidence: float
-    logged_value: float
-    """Mean discounted return of the log itself: the value of the behaviour policy."""
+    logged: ValueEstimate
+    """Mean discounted return of the log itself: the value of the behaviour policy, up to the cuts."""
     diagnostics: Diagnostics
     behaviour: EstimatedBehaviour | None
-    """The estimated μ; None where the log has it."""
-    q: np.ndarray | None
-    """(X, A) Q^π by the trace, for a log of states; 0 where a pair was never seen."""
+    """How μ was estimated; None where the log has it."""
+    verdict: Verdict
+    q: np.ndarray
+    """Q^π by the first trace: (X, A) for states, 0 where a pair was never seen; (d, A) coefficients for features."""
     influence: dict[str, np.ndarray]
-    """(E,) per estimator, for paired comparisons."""
+    """(E,) per estimator, and of "logged": for paired comparisons."""
 
     def __getitem__(self, name: str) -> ValueEstimate:
         for found in self.estimates:
@@ -66,158 +78,239 @@ class Evaluation:
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{one.name} {one.value:.4g}" for one in self.estimates)
-        return f"Evaluation({rows})"
+        return f"Evaluation({self.target}: {rows})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the arrays, for JSON."""
+        from dataclasses import asdict
+
+        return {
+            "target": self.target,
+            "gamma": self.gamma,
+            "confidence": self.confidence,
+            "verdict": asdict(self.verdict),
+            "estimates": [asdict(one) for one in self.estimates],
+            "logged": asdict(self.logged),
+            "diagnostics": asdict(self.diagnostics),
+            "behaviour": None if self.behaviour is None else asdict(self.behaviour),
+        }
 
 
-def estimate(
-    log: Log,
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How estimates are made; the same for all policies that are compared."""
+
+    gamma: float
+    traces: tuple[Trace, ...]
+    estimators: tuple[str, ...] = DEFAULT
+    num_folds: int = 5
+    num_bootstrap: int = 400
+    confidence: float = 0.95
+    seed: int = 0
+    features: Features | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"`gamma` must be in [0, 1]; got {self.gamma!r}.")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"`confidence` must be between 0 and 1; got {self.confidence!r}.")
+        for name, least in (("num_folds", 1), ("num_bootstrap", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}; got {getattr(self, name)!r}.")
+        unknown = [name for name in self.estimators if name not in ESTIMATORS]
+        if unknown:
+            raise ValueError(f"`estimators` must be among {', '.join(ESTIMATORS)}; got {unknown[0]!r}.")
+
+
+def settings_of(
     *,
-    target: Any,
     gamma: float,
     trace: Any = "retrace",
     lambda_: float | None = None,
     traces: Sequence[Any] = (),
-    estimators: Sequence[str] = ESTIMATORS,
-    num_folds: int = 5,
-    num_bootstrap: int = 400,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> Evaluation:
-    """Estimate the value of a target policy π from a log.
+    estimators: Sequence[str] = DEFAULT,
+    **more: Any,
+) -> Settings:
+    """Return the settings of a call, with the traces as values."""
+    chosen = dict.fromkeys([as_trace(trace, lambda_), *(as_trace(one) for one in traces)])
+    return Settings(gamma=gamma, traces=tuple(chosen), estimators=tuple(estimators), **more)
 
-    Args:
-        log: Episodes of one or several behaviour policies.
-        target: π as a table (X, A).
-        gamma: Discount γ in [0, 1].
-        trace: Trace of the fitted evaluation whose Q is returned: a name, a class, a value or a function.
-        lambda_: λ of a trace given by name or class.
-        traces: More traces to show beside it.
-        estimators: Names among `ESTIMATORS`, to show beside the traces.
-        num_folds: Folds of episodes, for an estimated μ and for the model of the doubly robust forms.
-        num_bootstrap: Bootstrap samples.
-        confidence: Coverage of the intervals.
-        seed: Random seed of folds and bootstrap samples.
-    """
-    pi = _table(target, log)
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"`gamma` must be in [0, 1]; got {gamma!r}.")
+
+def evaluate(engine: Engine, target: Any, settings: Settings, progress: Callable[[str], None]) -> Evaluation:
+    """Return all estimates of one target policy; the log is in the parts of the engine."""
+    num_folds = _label(engine, settings)
+    features = settings.features
+    if target.table is None and features is None:
+        features = standardise(engine)
+    progress("probabilities of the target policy")
+    engine.map(prepare, target, settings.gamma, features)
     behaviour = None
-    mu_a = log.mu_a
-    if mu_a is None:
-        behaviour = estimate_behaviour(log, pi.shape[1], num_folds=num_folds, seed=seed)
-        mu_a = behaviour.mu_a
-    chosen = [as_trace(trace, lambda_), *(as_trace(one) for one in traces)]
-    steps = steps_of(log, gamma, *pi.shape)
-    rho = importance.step_ratios(log, pi[log.state, log.action], mu_a)
-    u = _draws(log.num_episodes, num_bootstrap, seed)
-    found: dict[str, importance.Estimate] = {}
+    if not all(engine.map(_use_recorded)):
+        progress("behaviour policy")
+        behaviour = estimate_behaviour(engine, target.num_actions, num_folds)
+    resamples = Resamples(sum(engine.sizes), settings.num_bootstrap, settings.seed)
+    found: dict[str, Estimate] = {}
     notes: dict[str, str] = {}
     titles = dict(TITLES)
-    q = None
-    for one in chosen:
-        fitted = fit(log, steps, one, pi=pi, mu_a=mu_a)
-        name = repr(one)
-        titles[name] = one.title
-        found[name] = _of_fit(log, steps, one, fitted, pi, mu_a, u)
-        if not fitted.converged:
-            notes[name] = f"did not settle in {fitted.num_sweeps} sweeps"
-        q = fitted.q if q is None else q
-    if "fqe" in estimators:
-        fitted = fit(log, steps, OneStep(), pi=pi, mu_a=mu_a)
-        found["fqe"] = _of_fit(log, steps, OneStep(), fitted, pi, mu_a, u)
-    found |= _by_weights(log, rho, gamma, u, estimators, lambda: _corrections(log, steps, pi, num_folds, seed))
-    logged = importance.ordinary(log, np.ones(log.num_steps), gamma, u)
+    q: np.ndarray | None = None
+    for trace in settings.traces:
+        progress(str(trace))
+        name = repr(trace)
+        titles[name] = trace.title
+        fitted_q, found[name], notes[name] = _by_trace(engine, trace, resamples)
+        q = fitted_q if q is None else q
+    if "fqe" in settings.estimators:
+        progress(TITLES["fqe"])
+        _, found["fqe"], notes["fqe"] = _by_trace(engine, OneStep(), resamples)
+    if "model" in settings.estimators:
+        found["model"] = _by_model(engine, settings.gamma, num_folds, resamples)
+    if any(name in settings.estimators for name in WITH_MODEL):
+        progress("model for the doubly robust forms")
+        by_fold = _models(engine, settings.gamma, num_folds)
+        engine.map(_set_corrections, by_fold)
+    progress("importance sampling")
+    sums = importance.sums_of_episodes(engine, settings.gamma)
+    found |= _by_weights(engine, sums, settings, resamples)
+    logged = importance.mean(sums.discounted_return, resamples)
+    diagnostics = diagnose(engine, sums, settings.gamma)
+    rows = {
+        name: _row(name, titles[name], one, settings.confidence, notes.get(name, "")) for name, one in found.items()
+    }
+    assert q is not None
+    first = repr(settings.traces[0])
     return Evaluation(
-        estimates=tuple(
-            _row(name, titles[name], one, confidence, notes.get(name, "")) for name, one in found.items()
-        ),
-        gamma=gamma,
-        confidence=confidence,
-        logged_value=logged.value,
-        diagnostics=diagnose(log, rho, gamma, pi),
+        target=target.title,
+        estimates=tuple(rows.values()),
+        gamma=settings.gamma,
+        confidence=settings.confidence,
+        logged=_row("logged", "the log itself", logged, settings.confidence, ""),
+        diagnostics=diagnostics,
         behaviour=behaviour,
+        verdict=judge(rows, diagnostics, first),
         q=q,
-        influence={name: one.influence for name, one in found.items()},
+        influence={name: one.influence for name, one in found.items()} | {"logged": logged.influence},
     )
 
 
-def _table(target: Any, log: Log) -> np.ndarray:
-    pi = np.asarray(target, np.float64)
-    if log.state is None:
-        raise ValueError("`log` must have states for a target table (X, A); it has observations.")
-    if pi.ndim != 2 or not np.isfinite(pi).all() or (pi < 0).any() or (abs(pi.sum(axis=1) - 1) > 1e-6).any():
-        raise ValueError(
-            f"`target` must be a table (X, A) of probabilities whose rows sum to 1; got shape {pi.shape}."
-        )
-    largest = int(log.state.max()) if log.successor is None else int(max(log.state.max(), log.successor.max()))
-    if largest >= pi.shape[0] or int(log.action.max()) >= pi.shape[1]:
-        raise ValueError(
-            f"`target` must have a row per state and a column per action of the log, at least "
-            f"({largest + 1}, {int(log.action.max()) + 1}); got {pi.shape}."
-        )
-    return pi
+def _label(engine: Engine, settings: Settings) -> int:
+    """Give every episode a fold and a group, at random; return the number of folds."""
+    num_episodes = sum(engine.sizes)
+    generator = np.random.default_rng([settings.seed, 1])
+    num_folds = min(settings.num_folds, num_episodes)
+    for name, number in (("fold", num_folds), ("group", min(NUM_GROUPS, num_episodes))):
+        labels = generator.permutation(np.arange(num_episodes) % number)
+        engine.map(_set_label, name, each=split(engine, labels))
+    return num_folds
 
 
-def _draws(num_episodes: int, num_bootstrap: int, seed: int) -> np.ndarray:
-    """Return how often each bootstrap sample draws each episode, (E, B)."""
-    generator = np.random.default_rng(seed)
-    draws = generator.multinomial(num_episodes, np.full(num_episodes, 1 / num_episodes), size=num_bootstrap)
-    return np.ascontiguousarray(draws.T, np.float64)
+def _set_label(part: Part, name: str, labels: np.ndarray) -> None:
+    part.labels[name] = labels
 
 
-def _by_weights(
-    log: Log,
-    rho: np.ndarray,
-    gamma: float,
-    u: np.ndarray,
-    estimators: Sequence[str],
-    model: Callable[[], importance.Corrections],
-) -> dict[str, importance.Estimate]:
-    plain = {
-        "is": importance.ordinary,
-        "wis": importance.weighted,
-        "pdis": importance.per_decision,
-        "wpdis": importance.weighted_per_decision,
+def _use_recorded(part: Part) -> bool:
+    """Take the recorded μ, where there is one; return whether there is."""
+    part.mu_a = part.log.mu_a
+    return part.mu_a is not None
+
+
+def _by_trace(engine: Engine, trace: Trace, resamples: Resamples) -> tuple[np.ndarray, Estimate, str]:
+    """Return the coefficients, the estimate and a note."""
+    fitted = fit(engine, trace)
+    moved = influence(engine, trace, fitted)
+    samples = fitted.value + resamples.sum(moved) / len(moved)
+    note = ""
+    if not fitted.converged:
+        note = f"did not settle in {fitted.num_sweeps:,} sweeps"
+    shape = engine.map(_shape)[0]
+    return fitted.w.reshape(shape), Estimate(fitted.value, samples, moved), note
+
+
+def _shape(part: Part) -> tuple[int, ...]:
+    basis = part.steps.basis
+    if isinstance(basis, Table):
+        return basis.pi.shape
+    return (basis.features.shape[1], basis.pi.shape[1])
+
+
+def _by_model(engine: Engine, gamma: float, num_folds: int, resamples: Resamples) -> Estimate:
+    """Return the value in the counted model: the fixed point of one-step evaluation, with the same influence."""
+    pi = engine.map(_table)[0]
+    if pi is None:
+        raise ValueError("`estimators` must not have 'model' for a log of observations; it counts states.")
+    w = model.q_of(model.add(model.count(engine, num_folds)), pi, gamma)
+    values = np.concatenate(engine.map(start_values, w))
+    mean = Mean(total(engine.map(gram, None)))
+    moved = influence(engine, OneStep(), Fitted(w, mean, float(values.mean()), num_sweeps=0, converged=True))
+    return Estimate(float(values.mean()), values.mean() + resamples.sum(moved) / len(moved), moved)
+
+
+# -- the doubly robust forms ---------------------------------------------------------------------
+
+
+def _models(engine: Engine, gamma: float, num_folds: int) -> list[np.ndarray]:
+    """Return the coefficients of Q̂ for every fold, fitted to the episodes of the other folds."""
+    pi = engine.map(_table)[0]
+    if pi is None:
+        return [fit(engine, OneStep(), without=_without(fold, num_folds)).w for fold in range(num_folds)]
+    counted = model.count(engine, num_folds)
+    if num_folds == 1:
+        return [model.q_of(counted[0], pi, gamma)]
+    others = ([one for i, one in enumerate(counted) if i != fold] for fold in range(num_folds))
+    return [model.q_of(model.add(several), pi, gamma) for several in others]
+
+
+def _without(fold: int, num_folds: int) -> tuple[str, int] | None:
+    return ("fold", fold) if num_folds > 1 else None
+
+
+def _table(part: Part) -> np.ndarray | None:
+    basis = part.steps.basis
+    return basis.pi if isinstance(basis, Table) else None
+
+
+def _set_corrections(part: Part, by_fold: list[np.ndarray]) -> None:
+    """Set V̂(x_0) and the TD errors of the model that has not seen the episode."""
+    steps = part.steps
+    fold = part.labels["fold"]
+    by_row = np.repeat(fold, part.log.lengths)
+    steps.start = np.empty(part.log.num_episodes)
+    steps.error = np.empty(part.log.num_steps)
+    for number, w in enumerate(by_fold):
+        start = steps.basis.start_value(w)
+        ahead = np.where(steps.mask, steps.discount * steps.basis.expected_q(w), 0.0)
+        error = part.log.reward + ahead - steps.basis.q_a(w)
+        steps.start[fold == number] = start[fold == number]
+        steps.error[by_row == number] = error[by_row == number]
+
+
+# -- the table of estimates ------------------------------------------------------------------------
+
+
+def _by_weights(engine: Engine, sums: EpisodeSums, settings: Settings, resamples: Resamples) -> dict[str, Estimate]:
+    longest = int(sums.length.max())
+
+    def weighted_steps(values: str) -> Estimate:
+        return importance.weighted_steps(engine, settings.gamma, longest, values, resamples)
+
+    def weighted_robust() -> Estimate:
+        return importance.plus(importance.mean(sums.start, resamples), weighted_steps("error"))
+
+    ways: dict[str, Callable[[], Estimate]] = {
+        "is": lambda: importance.mean(sums.weight * sums.discounted_return, resamples),
+        "wis": lambda: importance.weighted(sums, resamples),
+        "pdis": lambda: importance.mean(sums.per_decision, resamples),
+        "wpdis": lambda: weighted_steps("reward"),
+        "dr": lambda: importance.mean(sums.start + sums.corrections, resamples),
+        "wdr": weighted_robust,
     }
-    robust = {"dr": importance.doubly_robust, "wdr": importance.weighted_doubly_robust}
-    found = {name: function(log, rho, gamma, u) for name, function in plain.items() if name in estimators}
-    if any(name in estimators for name in robust):
-        corrections = model()
-        found |= {name: run(log, rho, gamma, u, corrections) for name, run in robust.items() if name in estimators}
-    return found
+    return {name: way() for name, way in ways.items() if name in settings.estimators}
 
 
-def _corrections(log: Log, steps: Steps, pi: np.ndarray, num_folds: int, seed: int) -> importance.Corrections:
-    """Return V̂ and the TD errors of Q̂, where the Q̂ of an episode was fitted to the episodes of other folds."""
-    folds = folds_of(log.num_episodes, num_folds, seed)
-    start = np.empty(log.num_episodes)
-    error = np.empty(log.num_steps)
-    rows = np.repeat(folds, log.lengths)
-    for fold in range(int(folds.max()) + 1):
-        inside = folds == fold
-        weights = np.where(inside, 0.0, 1.0) if len(np.unique(folds)) > 1 else None
-        q = fit(log, steps, OneStep(), pi=pi, mu_a=None, weights=weights).q
-        value = (pi * q).sum(axis=1)
-        start[inside] = value[steps.pair[log.first[:-1]][inside] // steps.num_actions]
-        here = rows == fold
-        ahead = np.where(steps.mask, steps.discount * value[steps.successor], 0.0)
-        error[here] = (log.reward + ahead - q.ravel()[steps.pair])[here]
-    return importance.Corrections(start, error)
-
-
-def _of_fit(
-    log: Log, steps: Steps, trace: Trace, fitted: Fitted, pi: np.ndarray, mu_a: np.ndarray, u: np.ndarray
-) -> importance.Estimate:
-    value = (pi * fitted.q).sum(axis=1)[steps.pair[log.first[:-1]] // steps.num_actions].mean()
-    moved = influence(log, steps, trace, fitted, pi=pi, mu_a=mu_a)
-    return importance.Estimate(float(value), value + (moved @ u) / log.num_episodes, moved)
-
-
-def _row(name: str, title: str, found: importance.Estimate, confidence: float, note: str) -> ValueEstimate:
-    from scipy.stats import norm
-
+def _row(name: str, title: str, found: Estimate, confidence: float, note: str) -> ValueEstimate:
     num_episodes = len(found.influence)
-    error = float(found.influence.std(ddof=1) / np.sqrt(num_episodes)) if num_episodes > 1 else float("nan")
+    error = float("nan")
+    if num_episodes > 1:
+        error = float(found.influence.std(ddof=1) / np.sqrt(num_episodes))
     reach = float(norm.ppf((1 + confidence) / 2)) * error
     low, high = np.quantile(found.samples, [(1 - confidence) / 2, (1 + confidence) / 2])
     return ValueEstimate(

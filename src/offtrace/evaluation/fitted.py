@@ -1,211 +1,261 @@
 """Fitted evaluation with a trace: the return operator R applied to the log until Q stops changing.
 
-A sweep moves Q(x, a) to the mean target over the visits of (x, a) in the log:
+A sweep moves Q to the best fit of the targets of all rows. In a table, that is their mean:
 
     Q(x, a)  ←  Q(x, a) + mean of Δ_t over the rows t with (x_t, a_t) = (x, a)
     Δ_t = Σ_{s ≥ t} γ^{s−t} (Π_{i=t+1..s} c_i) δ_s,    within the episode
 
-If c does not depend on Q, a sweep is linear, Q ← Q + b − M Q, and its fixed point M Q = b is found
-by GMRES, in far fewer sweeps. A pair that the log never visits keeps the value 0.
+If c does not depend on Q, a sweep is linear, w ← w + b − M w, and its fixed point M w = b is found
+by GMRES, in far fewer sweeps. A pair that the log never shows keeps the value 0.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.sparse import linalg
 
-from offtrace.evaluation.log import Log
+from offtrace.evaluation.bases import Basis, Mean
+from offtrace.evaluation.parts import Engine, Part, total
 from offtrace.kernels import jit
 from offtrace.returns import targets
-from offtrace.traces import Trace
+from offtrace.traces import Trace, TrajectoryAware
 
 TOLERANCE = 1e-8
-"""Largest change of a sweep, relative to the largest |Q|, at which the iteration stops."""
+"""Largest change of a sweep, relative to the largest |w|, at which the iteration stops."""
 MAX_SWEEPS = 2_000
+NUM_GROUPS = 20
+"""Groups of episodes of which one at a time is left out, for traces that depend on the trajectory."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Steps:
-    """A log of states as the sweep reads it."""
+    """The rows of a part as a sweep reads them, for one target policy."""
 
-    pair: np.ndarray
-    """(N,) x · A + a."""
-    successor: np.ndarray
-    """(N,) the next state; 0 where there is none, and the discount or the mask says so."""
+    basis: Basis
+    pi_a: np.ndarray
+    """(N,) π(a_t|x_t)."""
     discount: np.ndarray
     """(N,) γ, and 0 where the step terminated."""
     reset: np.ndarray
     """(N,) True at the first step of an episode."""
     mask: np.ndarray
     """(N,) False at a truncated step whose successor is not in the log: it has no target."""
-    num_states: int
-    num_actions: int
+    start: np.ndarray | None = None
+    """(E,) V̂(x_0) of a model of the other folds, for the doubly robust forms."""
+    error: np.ndarray | None = None
+    """(N,) r_t + γ V̂(x_{t+1}) − Q̂(x_t, a_t) of that model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """The fixed point of a trace on a log."""
 
-    q: np.ndarray
-    """(X, A) values; 0 where the pair was never visited."""
-    counts: np.ndarray
-    """(X, A) the number of targets of each pair."""
+    w: np.ndarray
+    """Coefficients of Q; for a table, Q itself."""
+    mean: Mean
+    value: float
+    """Mean of Σ_a π(a|x_0) Q(x_0, a) over the episodes."""
     num_sweeps: int
-    change: float
-    """The largest change by one more sweep."""
     converged: bool
 
 
-def steps_of(log: Log, gamma: float, num_states: int, num_actions: int) -> Steps:
-    """Return the rows of a log of states, with the successor of every step that has one."""
-    assert log.state is not None
-    is_last = np.zeros(log.num_steps, bool)
-    is_last[log.first[1:] - 1] = True
-    successor = np.append(log.state[1:], 0)
-    mask = np.ones(log.num_steps, bool)
-    if log.successor is not None:
-        successor = np.where(log.terminated, 0, log.successor)
-    else:
-        successor = np.where(is_last, 0, successor)
-        mask = ~(is_last & log.truncated)
-    reset = np.zeros(log.num_steps, bool)
-    reset[log.first[:-1]] = True
-    return Steps(
-        pair=log.state * num_actions + log.action,
-        successor=successor,
-        discount=np.where(log.terminated, 0.0, gamma),
-        reset=reset,
-        mask=mask,
-        num_states=num_states,
-        num_actions=num_actions,
-    )
+Left = tuple[str, int] | None
+"""A label and its number: the episodes to leave out. None: all are used."""
 
 
-def fit(
-    log: Log,
-    steps: Steps,
-    trace: Trace,
-    *,
-    pi: np.ndarray,
-    mu_a: np.ndarray | None,
-    weights: np.ndarray | None = None,
-    tolerance: float = TOLERANCE,
-    max_sweeps: int = MAX_SWEEPS,
-) -> Fitted:
-    """Iterate the operator of the trace on the log. `weights` (E,) counts each episode so many times."""
-    row_weights = steps.mask.astype(np.float64)
-    if weights is not None:
-        row_weights *= np.repeat(weights, log.lengths)
-    size = steps.num_states * steps.num_actions
-    counts = np.bincount(steps.pair, weights=row_weights, minlength=size)
-    pi_a = pi.ravel()[steps.pair]
+def fit(engine: Engine, trace: Trace, *, without: Left = None, start: np.ndarray | None = None) -> Fitted:
+    """Return the fixed point of the operator of the trace on the log."""
+    mean = Mean(total(engine.map(gram, without)))
     num_sweeps = 0
 
-    def mean_correction(q: np.ndarray) -> np.ndarray:
-        """Return the mean of Δ over the visits of each pair."""
+    def mean_correction(w: np.ndarray) -> np.ndarray:
         nonlocal num_sweeps
         num_sweeps += 1
-        given = _inputs(log, steps, pi, q, trace)
-        delta = targets(**given, pi_a=pi_a, mu_a=mu_a, trace=trace, validate=False) - given["q_a"]
-        total = np.bincount(steps.pair, weights=row_weights * delta, minlength=size)
-        return total / np.maximum(counts, 1e-300) * (counts > 0)
+        return mean(total(engine.map(sum_of_corrections, trace, w, without)))
 
-    start = np.zeros(size)
+    if start is None:
+        start = np.zeros(mean.seen.shape)
     if trace.reads_q:
-        q, change = _iterate(mean_correction, start, tolerance, max_sweeps)
+        w, change = _iterate(mean_correction, start)
     else:
-        q, change = _solve(mean_correction, start, tolerance, max_sweeps)
-    scale = max(1.0, float(np.abs(q).max()))
-    shape = (steps.num_states, steps.num_actions)
-    return Fitted(q.reshape(shape), counts.reshape(shape), num_sweeps, change, change <= 100 * tolerance * scale)
+        w, change = _solve(mean_correction, start)
+    values, num_episodes = total(engine.map(sum_of_start_values, w, without))
+    largest = max(1.0, float(np.abs(w).max()))
+    return Fitted(w, mean, float(values / num_episodes), num_sweeps, change <= 1e3 * TOLERANCE * largest)
 
 
-def _inputs(log: Log, steps: Steps, pi: np.ndarray, q: np.ndarray, trace: Trace) -> dict[str, Any]:
-    table = q.reshape(pi.shape)
-    value = (pi * table).sum(axis=1)
-    given: dict[str, Any] = {
-        "r": log.reward,
-        "discount": steps.discount,
-        "q_a": q[steps.pair],
-        "expected_q": value[steps.successor],
-        "reset": steps.reset,
-        "mask": steps.mask,
-    }
-    if trace.reads_q:
-        state, given["a"] = np.divmod(steps.pair, steps.num_actions)
-        after = np.append(state, steps.successor[-1])
-        given["q"] = table[after]
-        given["pi"] = pi[after]
-    return given
-
-
-def _iterate(mean_correction: Any, q: np.ndarray, tolerance: float, max_sweeps: int) -> tuple[np.ndarray, float]:
+def _iterate(mean_correction: Callable[[np.ndarray], np.ndarray], w: np.ndarray) -> tuple[np.ndarray, float]:
     change = np.inf
-    for _ in range(max_sweeps):
-        step = mean_correction(q)
-        q = q + step
+    for _ in range(MAX_SWEEPS):
+        step = mean_correction(w)
+        w = w + step
         change = float(np.abs(step).max())
-        if not change > tolerance * max(1.0, float(np.abs(q).max())):
+        if not change > TOLERANCE * max(1.0, float(np.abs(w).max())):
             break
-    return q, change
+    return w, change
 
 
-def _solve(mean_correction: Any, start: np.ndarray, tolerance: float, max_sweeps: int) -> tuple[np.ndarray, float]:
-    b = mean_correction(start)
-    q = solve_linear(lambda q: b - mean_correction(q), b, tolerance, max_sweeps)
-    return q, float(np.abs(mean_correction(q)).max())
+def _solve(mean_correction: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> tuple[np.ndarray, float]:
+    b = mean_correction(np.zeros_like(start))
+    w = solve_linear(lambda w: b - mean_correction(w), b, start)
+    return w, float(np.abs(mean_correction(w)).max())
 
 
-def solve_linear(product: Any, b: np.ndarray, tolerance: float, max_products: int) -> np.ndarray:
+def solve_linear(
+    product: Callable[[np.ndarray], np.ndarray], b: np.ndarray, start: np.ndarray | None = None
+) -> np.ndarray:
     """Return the solution of M x = b by GMRES, where `product(x)` is M x."""
     make: Any = linalg.LinearOperator
     operator = make((len(b), len(b)), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
-    x, _ = linalg.gmres(operator, b, rtol=tolerance, atol=0.0, restart=50, maxiter=max(1, max_products // 50))
+    x, _ = linalg.gmres(operator, b, x0=start, rtol=TOLERANCE, atol=0.0, restart=50, maxiter=MAX_SWEEPS // 50)
     return x
+
+
+# -- on one part -----------------------------------------------------------------------------------
+
+
+def gram(part: Part, without: Left) -> np.ndarray:
+    """Return Σ_t φ_t φ_tᵀ over the rows that have a target."""
+    return part.steps.basis.gram(row_weights(part, without))
+
+
+def row_weights(part: Part, without: Left) -> np.ndarray:
+    """Return 1 for every row that has a target, and 0 for those without one and those left out."""
+    weights = part.steps.mask.astype(np.float64)
+    if without is not None:
+        name, number = without
+        weights *= np.repeat(part.labels[name] != number, part.log.lengths)
+    return weights
+
+
+def corrections_of(part: Part, trace: Trace, w: np.ndarray) -> np.ndarray:
+    """Return Δ_t of every row."""
+    steps = part.steps
+    q_a = steps.basis.q_a(w)
+    given = steps.basis.rows(w) if trace.reads_q else {}
+    found = targets(
+        q_a=q_a,
+        expected_q=steps.basis.expected_q(w),
+        r=part.log.reward,
+        discount=steps.discount,
+        reset=steps.reset,
+        mask=steps.mask,
+        pi_a=steps.pi_a,
+        mu_a=part.mu_a,
+        trace=trace,
+        validate=False,
+        **given,
+    )
+    return found - q_a
+
+
+def sum_of_corrections(part: Part, trace: Trace, w: np.ndarray, without: Left) -> np.ndarray:
+    """Return Σ_t Δ_t φ_t."""
+    weights = row_weights(part, without)
+    correction = np.where(weights > 0, corrections_of(part, trace, w), 0.0)
+    return part.steps.basis.gather(correction)
+
+
+def sum_of_start_values(part: Part, w: np.ndarray, without: Left) -> np.ndarray:
+    """Return the sum of V(x_0) over the episodes, and their number."""
+    values = part.steps.basis.start_value(w)
+    if without is not None:
+        name, number = without
+        values = values[part.labels[name] != number]
+    return np.array([values.sum(), len(values)])
 
 
 # -- the influence of an episode -----------------------------------------------------------------
 
 
-def influence(
-    log: Log, steps: Steps, trace: Trace, fitted: Fitted, *, pi: np.ndarray, mu_a: np.ndarray | None
-) -> np.ndarray:
-    """Return the influence of every episode on the value at the start, (E,), for a Markov trace.
+def influence(engine: Engine, trace: Trace, fitted: Fitted) -> np.ndarray:
+    """Return the influence of every episode on the value at the start, (E,): its mean is 0."""
+    if isinstance(trace, TrajectoryAware):
+        return _influence_of_groups(engine, trace, fitted)
+    return _influence_by_adjoint(engine, trace, fitted)
 
-    The fixed point solves Σ_i g_i(Q) = 0, where g_i(x, a) sums Δ_t over the visits of (x, a) in
-    episode i. With N = −Σ_i ∂g_i/∂Q and the value V = d·Q + const, one episode more moves V by
-    y·g_i, where Nᵀ y = d:
 
-        Nᵀ y = Σ_t z_t (1{x_t, a_t} − γ π(·|x_{t+1})),    z_t = y(x_t, a_t) + γ c_t z_{t−1}
+def _influence_by_adjoint(engine: Engine, trace: Trace, fitted: Fitted) -> np.ndarray:
+    """Return the influence for a Markov trace.
+
+    The fixed point solves Σ_i g_i(w) = 0, where g_i sums Δ_t φ_t over the rows of episode i. With
+    N = −Σ_i ∂g_i/∂w and the value V = d·w, one episode more moves V by y·g_i, where Nᵀ y = d:
+
+        Nᵀ y = Σ_t z_t (φ_t − γ φ^π_{t+1}),    z_t = y·φ_t + γ c_t z_{t−1}
 
     The start states of the log are drawn, too, so V̂(x_0) − V is added.
     """
-    given = _inputs(log, steps, pi, fitted.q.ravel(), trace)
-    pi_a = pi.ravel()[steps.pair]
-    read = {name: given[name][: len(pi_a)] for name in ("q", "pi", "a") if name in given}
-    c = np.ascontiguousarray(np.broadcast_to(trace(pi_a=pi_a, mu_a=mu_a, **read), pi_a.shape), np.float64)
-    counts = np.maximum(fitted.counts.ravel(), 1e-300)
-    visited = fitted.counts.ravel() > 0
-    looked = np.empty(log.num_steps)
+    seen = fitted.mean.seen
+    num_episodes = sum(engine.sizes)
 
     def transposed(scaled: np.ndarray) -> np.ndarray:
-        y = np.where(visited, scaled / counts, 0.0)
-        looked_back(log.first, steps.discount, c, steps.mask, y[steps.pair], looked)
-        z = np.where(steps.mask, looked, 0.0)
-        by_pair = np.bincount(steps.pair, weights=z, minlength=len(y))
-        by_state = np.bincount(steps.successor, weights=z * steps.discount, minlength=len(pi))
-        return np.where(visited, by_pair - (by_state[:, None] * pi).ravel(), scaled)
+        y = fitted.mean(scaled)
+        return np.where(seen, total(engine.map(sum_of_adjoints, trace, fitted.w, y)), scaled)
 
-    starts = steps.pair[log.first[:-1]] // steps.num_actions
-    share = np.bincount(starts, minlength=len(pi)) / log.num_episodes
-    wanted = np.where(visited, (share[:, None] * pi).ravel(), 0.0)
-    scaled = solve_linear(transposed, wanted, TOLERANCE, MAX_SWEEPS)
-    y = np.where(visited, scaled / counts, 0.0)
-    delta = targets(**given, pi_a=pi_a, mu_a=mu_a, trace=trace, validate=False) - given["q_a"]
-    moved = np.add.reduceat(np.where(steps.mask, y[steps.pair] * delta, 0.0), log.first[:-1])
-    value = (pi * fitted.q).sum(axis=1)[starts]
-    return log.num_episodes * moved + value - value.mean()
+    wanted = np.where(seen, total(engine.map(start_gradient)) / num_episodes, 0.0)
+    y = fitted.mean(solve_linear(transposed, wanted))
+    moved = np.concatenate(engine.map(sums_by_episode, trace, fitted.w, y))
+    values = np.concatenate(engine.map(start_values, fitted.w))
+    return num_episodes * moved + values - values.mean()
+
+
+def _influence_of_groups(engine: Engine, trace: Trace, fitted: Fitted) -> np.ndarray:
+    """Return the influence by leaving out one group of episodes at a time (the jackknife).
+
+    With G groups and V_g the value without group g, G V − (G − 1) V_g are G independent values,
+    whose variance over G is that of V. Each episode gets the value of its group, scaled so that
+    the standard deviation over all E episodes, divided by √E, is the same.
+    """
+    labels = np.concatenate(engine.map(labels_of, "group"))
+    num_groups = int(labels.max()) + 1
+    values = [fit(engine, trace, without=("group", g), start=fitted.w).value for g in range(num_groups)]
+    moved = (num_groups - 1) * (np.mean(values) - np.array(values))
+    by_episode = moved[labels] * np.sqrt(len(labels) / max(1, num_groups - 1))
+    return by_episode - by_episode.mean()
+
+
+def trace_values(part: Part, trace: Trace, w: np.ndarray) -> np.ndarray:
+    """Return c_t of every row, for a Markov trace."""
+    steps = part.steps
+    read = {}
+    if trace.reads_q:
+        read = {name: rows[: len(steps.pi_a)] for name, rows in steps.basis.rows(w).items()}
+    c = trace(pi_a=steps.pi_a, mu_a=part.mu_a, **read)
+    return np.ascontiguousarray(np.broadcast_to(c, steps.pi_a.shape), np.float64)
+
+
+def sum_of_adjoints(part: Part, trace: Trace, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return Σ_t z_t (φ_t − γ φ^π_{t+1})."""
+    steps = part.steps
+    z = np.empty(part.log.num_steps)
+    c = trace_values(part, trace, w)
+    looked_back(part.log.first, steps.discount, c, steps.mask, steps.basis.q_a(y), z)
+    z = np.where(steps.mask, z, 0.0)
+    return steps.basis.gather(z) - steps.basis.gather_next(z * steps.discount)
+
+
+def sums_by_episode(part: Part, trace: Trace, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return y·g_i of every episode."""
+    steps = part.steps
+    rows = np.where(steps.mask, steps.basis.q_a(y) * corrections_of(part, trace, w), 0.0)
+    return np.add.reduceat(rows, part.log.first[:-1])
+
+
+def start_gradient(part: Part) -> np.ndarray:
+    """Return the sum of ∂V(x_0)/∂w over the episodes."""
+    return part.steps.basis.gather_start(np.ones(part.log.num_episodes))
+
+
+def start_values(part: Part, w: np.ndarray) -> np.ndarray:
+    """Return V(x_0) of every episode."""
+    return part.steps.basis.start_value(w)
+
+
+def labels_of(part: Part, name: str) -> np.ndarray:
+    """Return the label of every episode."""
+    return part.labels[name]
 
 
 @jit()
@@ -214,6 +264,10 @@ def looked_back(first, discount, c, mask, y, out):
     for i in range(first.size - 1):
         z = 0.0
         for row in range(first[i], first[i + 1]):
-            before = discount[row - 1] * c[row] * z if row > first[i] else 0.0
-            z = before + (y[row] if mask[row] else 0.0)
+            before = 0.0
+            if row > first[i]:
+                before = discount[row - 1] * c[row] * z
+            z = before
+            if mask[row]:
+                z += y[row]
             out[row] = z

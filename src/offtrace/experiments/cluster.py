@@ -7,18 +7,12 @@ environments go with the tasks. Nothing is saved on the way: a population that
 is stopped, or whose worker dies, starts over.
 """
 
-import logging
 import os
 import queue
-import signal
-import socket
-import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -40,13 +34,9 @@ from offtrace.experiments.progress import ProgressReader, SweepProgress
 from offtrace.experiments.provenance import provenance
 from offtrace.experiments.store import Store
 from offtrace.experiments.workers import TRIES
-from offtrace.threads import num_cores
+from offtrace.ray_connection import connected
 
 HEARTBEAT_SECONDS = 60.0
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""Settings for Ray: no usage statistics, and no output about dead workers, since the store has the reason."""
-OBJECT_STORE_BYTES = 100 << 20
-"""Object store of a cluster started here; messages have a few kilobytes."""
 
 
 def run(
@@ -227,70 +217,3 @@ class _Driver:
             self._queue.append((task.runs.members, task.tries + 1))
         else:
             task.runs.fail(f"its worker died, {TRIES} times; the last time: {content}")
-
-
-# -- the cluster ---------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def connected(ray_address: str | None = None, jobs: int | None = None) -> Generator[Any]:
-    """Connect Ray for one or several calls of `run`. A connection made here ends with the block."""
-    ray = _ray()
-    if ray.is_initialized():
-        yield ray
-        return
-    address = ray_address or os.environ.get("RAY_ADDRESS") or "local"
-    if address.startswith("ray://"):
-        raise ValueError(
-            f"`ray_address` must be the address of a node, as tasks cannot report through a Ray client; "
-            f"got {address!r}. Run the sweep on a node of the cluster, with the address 'auto'."
-        )
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":
-        settings["num_cpus"] = jobs or num_cores()
-        settings["object_store_memory"] = OBJECT_STORE_BYTES
-        settings["include_dashboard"] = False
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        _check_answers(address)
-        with warnings.catch_warnings():
-            # Ray forks to execute another program at once, so JAX's threads are not a problem.
-            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            ray.init(address, **settings)
-    except (OSError, ValueError, ray.exceptions.RayError) as error:
-        if address == "local":
-            raise
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise ValueError(
-            f"`ray_address` must be the address of a running cluster; got {address!r}: {reason}. Start one with "
-            "`ray start --head`, or leave the address out to use this machine."
-        ) from error
-    finally:
-        if in_main and handler is not None:
-            signal.signal(signal.SIGTERM, handler)  # Ray replaces the handler, and a sweep is stopped by this signal
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _check_answers(address: str) -> None:
-    """Raise an OSError if nothing answers at the address: Ray itself waits two minutes."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-
-
-def _ray() -> Any:
-    if "ray" not in sys.modules:
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
-    try:
-        import ray
-        import ray.exceptions
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "ray":
-            raise
-        raise ValueError("this needs `ray`: pip install 'offtrace[ray]'") from None
-    return ray

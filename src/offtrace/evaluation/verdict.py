@@ -1,0 +1,59 @@
+"""The verdict: can this log answer the question what the target policy is worth, and by which estimate?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from offtrace.evaluation.diagnostics import FEW, UNSEEN, Diagnostics
+
+MUCH_UNSEEN = 0.1
+"""Share of π's actions without data from which on the log cannot answer."""
+FEW_EPISODES = 100
+"""Episodes below which intervals are too narrow more often than they say."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An answer in words."""
+
+    answer: Literal["yes", "with care", "no"]
+    sentence: str
+    estimate: str
+    """Name of the estimate to read first."""
+    warnings: tuple[str, ...]
+    """What a reader should know, the most serious first."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def judge(rows: Mapping[str, Any], diagnostics: Diagnostics, trace: str) -> Verdict:
+    """Return the verdict on the estimates, of which `trace` names the fitted one."""
+    warnings = diagnostics.warnings()
+    if diagnostics.num_episodes < FEW_EPISODES:
+        warnings.append(
+            f"With {diagnostics.num_episodes:,} episodes the intervals are too narrow more often than they say."
+        )
+    warnings += [f"{one.title}: {one.note}." for one in rows.values() if one.note]
+    trusts_weights = diagnostics.effective_episodes >= FEW and "wdr" in rows
+    chosen = "wdr" if trusts_weights else trace
+    if trusts_weights and _apart(rows["wdr"], rows[trace]):
+        warnings.append(
+            f"The intervals of {rows[trace].title} and of the weighted doubly robust estimate do not meet: "
+            "states may not be Markov, or features may be too few."
+        )
+    if diagnostics.unseen_share > MUCH_UNSEEN:
+        sentence = "No: the log has too little data on what the target policy does."
+        return Verdict("no", sentence, chosen, tuple(warnings))
+    if diagnostics.effective_episodes < FEW and diagnostics.unseen_share > UNSEEN:
+        sentence = "No: few episodes resemble the target policy, and some of its actions were never tried."
+        return Verdict("no", sentence, chosen, tuple(warnings))
+    if warnings:
+        sentence = f"With care: read the {rows[chosen].title} estimate, and the warnings."
+        return Verdict("with care", sentence, chosen, tuple(warnings))
+    sentence = f"Yes: read the {rows[chosen].title} estimate and its interval."
+    return Verdict("yes", sentence, chosen, ())
+
+
+def _apart(one: Any, other: Any) -> bool:
+    return one.interval[0] > other.interval[1] or other.interval[0] > one.interval[1]
