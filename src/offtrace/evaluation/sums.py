@@ -45,14 +45,15 @@ def sums_by_step(first, rho, values, group, u, total, weight):
 
     Episode i has the weights u[group[i], :].
     """
-    num_columns = u.shape[1]
     for i in range(first.size - 1):
+        drawn = u[group[i]]
         for row in range(first[i], first[i + 1]):
-            t = row - first[i]
+            total_t = total[row - first[i]]  # rows of the arrays, so that the inner loop is vectorised
+            weight_t = weight[row - first[i]]
             x = rho[row] * values[row]
-            for b in range(num_columns):
-                total[t, b] += u[group[i], b] * x
-                weight[t, b] += u[group[i], b] * rho[row]
+            for b in range(drawn.size):
+                total_t[b] += drawn[b] * x
+                weight_t[b] += drawn[b] * rho[row]
 
 
 @jit()
