@@ -42,7 +42,7 @@ from offtrace.traces import (
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from offtrace import doctor, experiments, mdp, online, operators, policies, safety, scores
+    from offtrace import doctor, evaluation, experiments, mdp, online, operators, policies, safety, scores
     from offtrace.agent.runs import Result
     from offtrace.agent.spec import TrainSpec
     from offtrace.agent.telemetry import Watcher
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from offtrace.safety import analyze
 
 # Loaded on first use: packages, and names with the module that defines them. Those of the agent need an extra.
-_PACKAGES = ("doctor", "experiments", "mdp", "online", "operators", "policies", "safety", "scores")
+_PACKAGES = ("doctor", "evaluation", "experiments", "mdp", "online", "operators", "policies", "safety", "scores")
 _NAMES = {"FiniteMDP": "mdp", "analyze": "safety"}
 _AGENT = {
     "TrainSpec": "agent.spec",

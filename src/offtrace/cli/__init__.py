@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import offtrace as ot
-from offtrace.cli import analyze, bench, doctor, report, reproduce, sweep, train, watch
+from offtrace.cli import analyze, bench, doctor, evaluate, report, reproduce, sweep, train, watch
 from offtrace.cli.errors import report_error
 from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import interrupt_on_signals
@@ -22,6 +22,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report.report,
     "watch": watch.watch,
     "analyze": analyze.analyze,
+    "evaluate": evaluate.evaluate,
     "doctor": doctor.doctor,
     "bench": bench.bench,
 }

@@ -11,6 +11,7 @@ from rich.markup import escape
 from offtrace import safety
 from offtrace.agent.own_traces import is_reference, loaded
 from offtrace.cli.options import option
+from offtrace.cli.outputs import prepare_output
 from offtrace.cli.progress import ProgressBar
 from offtrace.cli.streams import Console, print_json, tell
 from offtrace.imports import import_module, split
@@ -75,7 +76,7 @@ def analyze(
     else:
         mu, mu_name = _policy("behaviour", behaviour, DEFAULT_BEHAVIOUR, inner, given.get("mu"))
     if output is not None:
-        _prepare(output)
+        prepare_output(output)
     with ProgressBar(inner.name or mdp) as bar:
         analysis = safety.analyze(
             model,
@@ -114,16 +115,3 @@ def _print_mdps() -> None:
         is_missing = name in PACKAGES and find_spec(name) is None
         remedy = f" Not installed: pip install {PACKAGES[name]}" if is_missing else ""
         print(f"{name:16} {summary}{remedy}")
-
-
-def _prepare(output: Path) -> None:
-    """Make the folder and check that pictures can be drawn, before anything is computed."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        import offtrace.report.charts  # noqa: F401
-    except OSError as error:
-        raise ValueError(
-            f"`output` must be a folder that can be made; got {str(output)!r} ({error.strerror})."
-        ) from None
-    except ImportError as error:
-        raise ValueError(f"`output`: {error}") from None

@@ -177,7 +177,7 @@ def table(log: Log, pi: np.ndarray, successor: np.ndarray) -> Table:
     """Return the basis of a part with states."""
     assert log.state is not None
     kind: Any = np.int32 if pi.size < 2**31 else np.int64
-    pair = (log.state * pi.shape[1] + log.action).astype(kind)
+    pair = log.state.astype(kind) * pi.shape[1] + log.action.astype(kind)
     return Table(pi, pair, successor.astype(kind), log.state[log.first[:-1]])
 
 

@@ -16,6 +16,7 @@ from offtrace.evaluation.importance import EpisodeSums, Estimate
 from offtrace.evaluation.parts import Engine, Part, split, total
 from offtrace.evaluation.preparation import Features, prepare, standardise
 from offtrace.evaluation.resampling import Resamples
+from offtrace.evaluation.target import Target
 from offtrace.evaluation.verdict import Verdict, judge
 from offtrace.traces import OneStep, Trace, as_trace
 
@@ -96,6 +97,24 @@ class Evaluation:
         }
 
 
+Progress = Callable[[float, float, str], None]
+"""Is called with the number of steps done, the number of all steps, and what is done next."""
+
+
+class Stages:
+    """Counts the steps of an evaluation."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def next(self, description: str) -> None:
+        """Tell what is done next."""
+        self._progress(min(self._done, self._total), self._total, description)
+        self._done += 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How estimates are made; the same for all policies that are compared."""
@@ -136,39 +155,40 @@ def settings_of(
     return Settings(gamma=gamma, traces=tuple(chosen), estimators=tuple(estimators), **more)
 
 
-def evaluate(engine: Engine, target: Any, settings: Settings, progress: Callable[[str], None]) -> Evaluation:
+def evaluate(engine: Engine, target: Target, settings: Settings, progress: Progress) -> Evaluation:
     """Return all estimates of one target policy; the log is in the parts of the engine."""
+    stages = Stages(progress, total=4 + len(settings.traces))
     num_folds = _label(engine, settings)
     features = settings.features
     if target.table is None and features is None:
         features = standardise(engine)
-    progress("probabilities of the target policy")
+    stages.next("probabilities of the target policy")
     engine.map(prepare, target, settings.gamma, features)
     behaviour = None
     if not all(engine.map(_use_recorded)):
-        progress("behaviour policy")
-        behaviour = estimate_behaviour(engine, target.num_actions, num_folds)
+        stages.next("behaviour policy")
+        behaviour = estimate_behaviour(engine, engine.map(_shape)[0][-1], num_folds)
     resamples = Resamples(sum(engine.sizes), settings.num_bootstrap, settings.seed)
     found: dict[str, Estimate] = {}
     notes: dict[str, str] = {}
     titles = dict(TITLES)
     q: np.ndarray | None = None
     for trace in settings.traces:
-        progress(str(trace))
+        stages.next(trace.title)
         name = repr(trace)
         titles[name] = trace.title
         fitted_q, found[name], notes[name] = _by_trace(engine, trace, resamples)
         q = fitted_q if q is None else q
     if "fqe" in settings.estimators:
-        progress(TITLES["fqe"])
+        stages.next(TITLES["fqe"])
         _, found["fqe"], notes["fqe"] = _by_trace(engine, OneStep(), resamples)
     if "model" in settings.estimators:
         found["model"] = _by_model(engine, settings.gamma, num_folds, resamples)
     if any(name in settings.estimators for name in WITH_MODEL):
-        progress("model for the doubly robust forms")
+        stages.next("model for the doubly robust forms")
         by_fold = _models(engine, settings.gamma, num_folds)
         engine.map(_set_corrections, by_fold)
-    progress("importance sampling")
+    stages.next("importance sampling")
     sums = importance.sums_of_episodes(engine, settings.gamma)
     found |= _by_weights(engine, sums, settings, resamples)
     logged = importance.mean(sums.discounted_return, resamples)

@@ -6,11 +6,13 @@ from typing import Any
 from offtrace.evaluation.comparison import LOGGED, Comparison, compare_evaluations
 from offtrace.evaluation.engines import make_engine
 from offtrace.evaluation.estimation import DEFAULT, Evaluation, evaluate, settings_of
+from offtrace.evaluation.log import Log
 from offtrace.evaluation.preparation import Features
-from offtrace.evaluation.target import as_target
+from offtrace.evaluation.reading import read
+from offtrace.evaluation.target import Target, as_target
 
 
-def _quiet(_: str) -> None:
+def _quiet(done: float, total: float, description: str) -> None:
     pass
 
 
@@ -31,7 +33,7 @@ def estimate(
     engine: str = "local",
     ray_address: str | None = None,
     num_workers: int | None = None,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[float, float, str], None] = _quiet,
 ) -> Evaluation:
     """Estimate the value of a target policy π from a log.
 
@@ -53,7 +55,7 @@ def estimate(
         engine: "local", or "ray" to spread the episodes over a Ray cluster.
         ray_address: Address of the Ray cluster; by default $RAY_ADDRESS, else one is started on this machine.
         num_workers: Workers on Ray; by default one per core of the cluster.
-        progress: Called with what is done next.
+        progress: Called with the number of steps done, the number of all steps, and what is done next.
     """
     settings = settings_of(
         gamma=gamma,
@@ -67,8 +69,10 @@ def estimate(
         confidence=confidence,
         seed=seed,
     )
+    log = read(log)
+    policy = as_target(target, log=log)
     with make_engine(log, engine, ray_address, num_workers) as parts:
-        return evaluate(parts, as_target(target), settings, progress)
+        return evaluate(parts, policy, settings, progress)
 
 
 def compare(
@@ -89,7 +93,7 @@ def compare(
     engine: str = "local",
     ray_address: str | None = None,
     num_workers: int | None = None,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[float, float, str], None] = _quiet,
 ) -> Comparison:
     """Evaluate several target policies on the same log, and compare them in pairs, with the logged one among them.
 
@@ -112,22 +116,27 @@ def compare(
         confidence=confidence,
         seed=seed,
     )
-    named = _named(targets)
+    log = read(log)
+    named = _named(targets, log)
     evaluations = {}
     with make_engine(log, engine, ray_address, num_workers) as parts:
-        for name, target in named.items():
-            evaluations[name] = evaluate(parts, target, settings, lambda what, name=name: progress(f"{name}: {what}"))
+        for number, (name, target) in enumerate(named.items()):
+
+            def tell(done: float, total: float, what: str, number: int = number, name: str = name) -> None:
+                progress(number * total + done, len(named) * total, f"{name}: {what}")
+
+            evaluations[name] = evaluate(parts, target, settings, tell)
     return compare_evaluations(evaluations, estimator)
 
 
-def _named(targets: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
+def _named(targets: Sequence[Any] | Mapping[str, Any], log: Log) -> dict[str, Target]:
     """Return the target policies by name: as given, or their titles, numbered where two are the same."""
     if isinstance(targets, Mapping):
-        found = {str(name): as_target(one) for name, one in targets.items()}
+        found = {str(name): as_target(one, log=log) for name, one in targets.items()}
     else:
         found = {}
         for given in targets:
-            one = as_target(given)
+            one = as_target(given, log=log)
             name = one.title
             number = 2
             while name in found:
