@@ -105,7 +105,8 @@ def order_of(episode: np.ndarray, step: np.ndarray) -> Order:
     np.not_equal(episode[1:], episode[:-1], out=starts_here[1:])
     starts = np.flatnonzero(starts_here)
     names = episode[starts]
-    if len(np.unique(names)) == len(names):  # every episode is in one piece
+    rises = bool((names[1:] > names[:-1]).all())  # the usual case, and far cheaper than `unique`
+    if rises or len(np.unique(names)) == len(names):  # every episode is in one piece
         if (starts_here[1:] | (step[1:] >= step[:-1])).all():
             return Order(None, np.append(starts, num_rows))
         number = np.repeat(np.arange(len(starts)), np.diff(starts, append=num_rows))

@@ -38,11 +38,11 @@ MAY_BE_MISSING = ("next_state", "next_observation")
 """Columns that may be null at the last step of an episode."""
 WORDS = {
     "name": "whole numbers or strings",
-    "whole": "whole numbers",
+    "whole": "whole numbers from 0",
     "number": "numbers",
     "flag": "booleans, or 0 and 1",
     "vector": "vectors of numbers",
-    "action": "whole numbers, or vectors of numbers",
+    "action": "whole numbers from 0, or vectors of numbers",
 }
 REMEDIES = {
     "state": " Number the states from 0.",

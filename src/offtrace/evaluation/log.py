@@ -107,6 +107,25 @@ class Log:
         """Return the rows of the source, sorted, for rows of this log."""
         return rows if self.row is None else np.sort(self.row[rows])
 
+    def transitions(self) -> dict[str, np.ndarray]:
+        """Return the steps whose successor is known, as `state`, `action`, `reward`, `next_state`, `terminated`.
+
+        After a termination the next state may be unknown; the state itself stands for it.
+        """
+        if self.state is None or self.action.ndim != 1:
+            raise ValueError("transitions need a log of states and discrete actions.")
+        after = np.append(self.state[1:], 0) if self.successor is None else self.successor
+        ends = self.terminated if self.successor is None else self.terminated & (self.successor == MISSING)
+        rows = self.has_successor
+        found = {
+            "state": self.state,
+            "action": self.action,
+            "reward": self.reward,
+            "next_state": np.where(ends, self.state, after),
+            "terminated": self.terminated,
+        }
+        return {name: column[rows] for name, column in found.items()}
+
     def __repr__(self) -> str:
         parts = [f"{self.num_episodes:,} episodes", f"{self.num_steps:,} steps"]
         if self.state is not None:
