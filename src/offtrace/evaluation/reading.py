@@ -45,7 +45,7 @@ def read(source: Any, *, columns: Names | None = None, tell: Callable[[str], Non
             columns may be one vector: `{"observation": ["x", "y"]}`.
         tell: Is called with a line about columns that are ignored.
     """
-    check_renames(columns)
+    _check_columns(source, columns)
     if isinstance(source, Log):
         return source
     found, problems = _found(source, columns, tell)
@@ -64,11 +64,17 @@ def validate(source: Any, *, columns: Names | None = None) -> list[Problem]:
     ...     "terminated": [True], "truncated": [False]})
     [Problem(rule='an episode must start with step 0', rows=(0,), num_rows=1)]
     """
-    check_renames(columns)
+    _check_columns(source, columns)
     if isinstance(source, Log):
         return []
     found, problems = _found(source, columns, _silent)
     return problems or problems_of(found)
+
+
+def _check_columns(source: Any, columns: Names | None) -> None:
+    check_renames(columns)
+    if columns and (isinstance(source, Log) or is_dataset(source)):
+        raise ValueError(f"`columns` must come with a file, a frame or a mapping; got {type(source).__name__}.")
 
 
 # -- sources -------------------------------------------------------------------------------------
