@@ -81,6 +81,18 @@ class Policy:
             return actions
         return int(actions[0]) if isinstance(actions[0], np.integer) else actions[0]
 
+    def probabilities(self, observations: Any, *, epsilon: float = 0.0) -> np.ndarray:
+        """Return the probability of every action, (A,), or (N, A) for observations (N, *shape).
+
+        The first greedy action has 1 − ε + ε/A, every other one ε/A, as `act` draws them. Actions count from 0.
+        """
+        _check_epsilon(epsilon)
+        batch, is_one = self._batch(observations)
+        greedy = self._actions(batch, 0.0, np.random.default_rng(0))
+        found = np.full((len(greedy), self.spaces.num_actions), epsilon / self.spaces.num_actions)
+        found[np.arange(len(greedy)), greedy] += 1 - epsilon
+        return found[0] if is_one else found
+
     def evaluate(
         self,
         env: Any = None,

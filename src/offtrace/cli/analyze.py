@@ -17,7 +17,7 @@ from offtrace.cli.streams import Console, print_json, tell
 from offtrace.imports import import_module, split
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP
 from offtrace.mdp.gymnasium import PACKAGES
-from offtrace.safety.inputs import read_model, read_policy
+from offtrace.safety.inputs import SUFFIXES, read_model, read_policy
 
 DEFAULT_TARGET = "greedy"
 DEFAULT_BEHAVIOUR = "epsilon_greedy:0.1"
@@ -38,9 +38,10 @@ def analyze(
     """Show which traces are safe for two policies, how fast they contract, and how much they vary.
 
     MDP is a Gymnasium id with a model (FrozenLake-v1, my_module:my/Lake-v0, …); a name from `--list`; a file
-    model.npz with arrays p (X, A, X), r and optionally terminates, gamma, pi, mu; or logged data, a file log.csv or
-    log.npz with columns state, action, reward, next_state, terminated, from which the model and μ are estimated by
-    counting.
+    model.npz with arrays p (X, A, X), r and optionally terminates, gamma, pi, mu; or logged data, from which the
+    model and μ are estimated by counting: a file log.csv or log.npz with columns state, action, reward, next_state,
+    terminated, or a log of episodes (log.parquet, .csv, .npz) with columns episode, step, state, action, reward,
+    terminated, truncated.
 
     A policy is uniform; greedy, epsilon_greedy:0.1 or softmax:5 with respect to Q*; or a file policy.npy (X, A).
 
@@ -66,9 +67,9 @@ def analyze(
     if not mdp:
         raise ValueError("name an MDP: `offtrace analyze FrozenLake-v1`, a file, or a name from `--list`.")
     console = Console(stderr=json)
-    if ":" in mdp and Path(mdp).suffix not in (".npz", ".csv"):
+    if ":" in mdp and Path(mdp).suffix not in SUFFIXES:
         import_module(split(mdp)[0], tell)
-    model, given = read_model(mdp, gamma)
+    model, given = read_model(mdp, gamma, tell)
     inner = model.mdp if isinstance(model, CountedMDP) else model
     pi, pi_name = _policy("target", target, DEFAULT_TARGET, inner, given.get("pi"))
     if isinstance(model, CountedMDP) and not behaviour:

@@ -1,8 +1,8 @@
 """Off-policy evaluation from logged data: what would another policy have earned?
 
-    log = ot.evaluation.read("log.parquet")
-    found = ot.evaluation.estimate(log, target=pi, gamma=0.99, trace=ot.Retrace(0.9))
-    found.verdict, found["wdr"].value, found["wdr"].interval
+log = ot.evaluation.read("log.parquet")
+found = ot.evaluation.estimate(log, target=pi, gamma=0.99, trace=ot.Retrace(0.9))
+found.verdict, found["wdr"].value, found["wdr"].interval
 """
 
 from offtrace.evaluation.comparison import Comparison, Difference

@@ -64,7 +64,9 @@ def evaluation_chart(evaluations: dict[str, Evaluation]) -> alt.LayerChart:
     order = [row["row"] for row in rows]
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         y=alt.Y("row:N", sort=order, title=None, axis=alt.Axis(labelLimit=360, grid=True)),
-        color=alt.Color("kind:N", scale=alt.Scale(domain=["to be read first", "others"], range=[CHOSEN, COLOUR]), legend=None),
+        color=alt.Color(
+            "kind:N", scale=alt.Scale(domain=["to be read first", "others"], range=[CHOSEN, COLOUR]), legend=None
+        ),
     )
     ends = {"x": alt.X("low:Q", scale=scale, title="value at the start of an episode"), "x2": "high:Q"}
     bars = base.mark_rule(strokeWidth=2).encode(**ends)

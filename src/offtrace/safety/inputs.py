@@ -22,21 +22,31 @@ MAX_PAIRS = 1 << 22
 MAX_SHOWN = 80
 """Most characters of a wrong row that are shown."""
 COLUMNS = ("state", "action", "reward", "next_state", "terminated")
+EPISODES = ("episode", "step", "truncated")
+"""Columns that a log of episodes has beside those of transitions."""
+PARQUET = (".parquet", ".pq")
+SUFFIXES = (".npz", ".csv", *PARQUET)
+"""Names of files that are read; other names are those of models."""
 
 Model = FiniteMDP | CountedMDP
 Arrays = dict[str, np.ndarray]
 
 
-def read_model(name: str, gamma: float | None) -> tuple[Model, Arrays]:
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+def read_model(name: str, gamma: float | None, tell: Callable[[str], None] = _silent) -> tuple[Model, Arrays]:
     """Return the MDP of this name or file, and the policies `pi` and `mu` that the file has.
 
-    `name` is a file .npz or .csv, a name in `MDPS`, or a Gymnasium id. `gamma` overrides the discount of a file.
+    `name` is a file .npz, .csv or .parquet, a folder of Parquet files, a name in `MDPS`, or a Gymnasium id.
+    `gamma` overrides the discount of a file. `tell` is called with a line about what a file has in excess.
     """
     path = Path(name)
-    if path.suffix in (".npz", ".csv"):
+    if path.suffix in SUFFIXES or _has_parquet(path):
         if not path.exists():
             raise ValueError(f"`mdp` must be an existing file; got {name!r}.")
-        arrays = _read_csv(path) if path.suffix == ".csv" else _read_npz(path)
+        arrays = _read_file(path, tell)
         try:
             return _from_arrays(arrays, name, gamma)
         except TypeError as error:  # an array of the wrong kind
@@ -99,14 +109,66 @@ def _make(make: Callable[[], FiniteMDP], name: str) -> FiniteMDP:
 # -- files ---------------------------------------------------------------------------------------------------
 
 
-def _read_npz(path: Path) -> Arrays:
+def _has_parquet(path: Path) -> bool:
+    return path.is_dir() and any(file.suffix in PARQUET for file in path.iterdir())
+
+
+def _read_file(path: Path, tell: Callable[[str], None]) -> Arrays:
+    if path.suffix == ".npz":
+        return _read_npz(path, tell)
+    if path.suffix == ".csv":
+        return _read_csv(path, tell)
+    return _read_log(path, tell)
+
+
+def _read_log(path: Path, tell: Callable[[str], None]) -> Arrays:
+    """Return the transitions of a log of episodes, as `evaluation.read` reads it."""
+    from offtrace.evaluation.reading import read
+
     try:
-        return read_npz(path)
+        log = read(path, tell=tell)
+        arrays = log.transitions()
+    except (ValueError, ImportError) as error:
+        raise ValueError(f"`mdp`: {path}: {error}") from None
+    num_left_out = log.num_steps - len(arrays["state"])
+    if num_left_out:
+        tell(f"{path}: {num_left_out:,} truncated steps have no next state in the log, and are not counted.")
+    return arrays
+
+
+def _read_npz(path: Path, tell: Callable[[str], None]) -> Arrays:
+    try:
+        arrays = read_npz(path)
     except ValueError as error:
         raise ValueError(f"`mdp`: {error}.") from None
+    is_model = "p" in arrays and "r" in arrays
+    after = arrays.get("next_state")
+    is_whole = after is not None and after.dtype.kind in "iufb" and not (after < 0).any()
+    if set(EPISODES) <= arrays.keys() and not is_whole and not is_model:
+        return _read_log(path, tell)
+    return arrays
 
 
-def _read_csv(path: Path) -> Arrays:
+def _read_csv(path: Path, tell: Callable[[str], None]) -> Arrays:
+    """Return the columns of a CSV file: of transitions, or else of episodes, where a next state may be missing."""
+    from offtrace.evaluation.text import header_of
+
+    try:
+        header = header_of(path)
+    except (ValueError, OSError, csv.Error):
+        header = []  # the reader below says why
+    has_episodes = set(EPISODES) <= set(header)
+    if has_episodes and "next_state" not in header:
+        return _read_log(path, tell)
+    try:
+        return _read_transitions(path)
+    except ValueError:
+        if not has_episodes:
+            raise
+        return _read_log(path, tell)
+
+
+def _read_transitions(path: Path) -> Arrays:
     try:
         log = regular_file(path, MAX_LOG)
     except ValueError as error:

@@ -1,0 +1,280 @@
+"""The target policy π of an evaluation: a table, a file, a saved agent, or a function of the user's."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offtrace.evaluation.log import Log
+from offtrace.evaluation.problems import MOST_SHOWN, LogError, at, where, whole
+from offtrace.files import read_npy, read_npz
+from offtrace.imports import MODULE, import_object
+from offtrace.likelihoods import tolerance
+
+ROWS_AT_ONCE = 1 << 16
+"""Rows that a function is called with at once."""
+KINDS = (
+    "a table (X, A), a file .npy or .npz (array `pi`), the folder of a run, a policy from `ot.load_policy`, "
+    "a function that returns probabilities (N, A), or `module:function`"
+)
+
+Function = Callable[[np.ndarray], Any]
+
+
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A target policy. `as_target` makes one.
+
+    >>> target = as_target([[0.5, 0.5], [0.0, 1.0]])
+    >>> target
+    Target(table of 2 states, 2 actions)
+    >>> target.probabilities(np.array([1, 0, 1]))
+    array([[0. , 1. ],
+           [0.5, 0.5],
+           [0. , 1. ]])
+    """
+
+    title: str
+    """What it is, in a few words."""
+    num_actions: int | None
+    """A; None for a function that was made a target without a log."""
+    table: np.ndarray | None = None
+    """(X, A) probabilities; None for a policy on observations."""
+    function: Function | None = None
+    """Returns probabilities (N, A) for states (N,) or observations (N, d)."""
+
+    def probabilities(self, x: np.ndarray) -> np.ndarray:
+        """Return π(·|x) for states (N,) or observations (N, d): (N, A)."""
+        if self.table is not None:
+            return self.table[x]
+        assert self.function is not None
+        pieces = []
+        for start in range(0, len(x), ROWS_AT_ONCE):
+            found = self.function(x[start : start + ROWS_AT_ONCE])
+            pieces.append(_checked(found, min(ROWS_AT_ONCE, len(x) - start), self.num_actions, start))
+        if not pieces:
+            return np.zeros((0, self.num_actions or 0))
+        return np.concatenate(pieces)
+
+    def of_actions(self, log: Log) -> np.ndarray:
+        """Return π(a_t|x_t) of every row of a log, (N,), without a table of all rows."""
+        if self.table is not None:
+            return self.table[log.state, log.action]
+        x = log.observation if log.state is None else log.state
+        assert x is not None
+        found = np.empty(log.num_steps)
+        for start in range(0, log.num_steps, ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            found[rows] = np.take_along_axis(self.probabilities(x[rows]), log.action[rows, None], axis=1)[:, 0]
+        return found
+
+    def __repr__(self) -> str:
+        actions = "" if self.num_actions is None else f", {self.num_actions} actions"
+        return f"Target({self.title}{actions})"
+
+
+def as_target(
+    given: Any,
+    *,
+    log: Log | None = None,
+    epsilon: float = 0.0,
+    allow_import: Collection[str] = (),
+    tell: Callable[[str], None] = _silent,
+) -> Target:
+    """Return a target policy from whatever describes one; raise if it cannot be one, or does not fit the log.
+
+    Args:
+        given: A table (X, A); a file .npy, or .npz with an array `pi`; the folder of a run; a policy from
+            `ot.load_policy`; a function from states (N,) or observations (N, d) to probabilities
+            (N, A); such a function as text, `module:function`; or a `Target`.
+        log: The log that it is evaluated on. A function of states becomes a table of the log's states.
+        epsilon: Probability of a random action, for saved agents; 0 is the greedy policy.
+        allow_import: Modules that may be imported for the environment of a saved agent.
+        tell: Is called with a line about every module that is imported.
+    """
+    target = _made(given, epsilon, allow_import, tell)
+    return target if log is None else _fitted(target, log)
+
+
+def check_support(log: Log, pi_a: np.ndarray) -> None:
+    """Raise `LogError` if no episode of the log could come from π: each has a step with π(a_t|x_t) = 0."""
+    never = np.flatnonzero(pi_a == 0)
+    if not len(never):
+        return
+    episode = np.searchsorted(log.first, never, side="right") - 1
+    hit, first = np.unique(episode, return_index=True)
+    if len(hit) < log.num_episodes:
+        return
+    rule = (
+        "the target policy never takes an action that the log has in each episode, so that no episode could come "
+        "from it; the first such step of each"
+    )
+    raise LogError(at(rule, log.source_rows(never[first])))
+
+
+# -- what was given ------------------------------------------------------------------------------
+
+
+def _made(given: Any, epsilon: float, allow_import: Collection[str], tell: Callable[[str], None]) -> Target:
+    if isinstance(given, Target):
+        return given
+    if isinstance(given, str | Path):
+        return _from_text(str(given), epsilon, allow_import, tell)
+    if hasattr(given, "probabilities") and hasattr(given, "spaces"):
+        return _of_agent(given, epsilon, "saved agent")
+    if epsilon:
+        raise ValueError(f"`epsilon` must come with a saved agent; got {epsilon!r} with another target.")
+    if callable(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        return Target(f"function {name}", None, function=given)
+    return _of_table(given, "table")
+
+
+def _from_text(text: str, epsilon: float, allow_import: Collection[str], tell: Callable[[str], None]) -> Target:
+    path = Path(text)
+    module, colon, name = text.partition(":")
+    if path.is_dir():
+        try:
+            from offtrace.agent.policy import load_policy
+        except ModuleNotFoundError as missing:
+            raise ImportError(f"a saved agent needs an extra: pip install 'offtrace[agent]' ({missing})") from missing
+        return _of_agent(load_policy(path, allow_import=allow_import, warn=tell), epsilon, text)
+    if epsilon:
+        raise ValueError(f"`epsilon` must come with a saved agent; got {epsilon!r} with {text!r}.")
+    if path.suffix in (".npy", ".npz"):
+        return _of_table(_read(path), text)
+    if colon and name and MODULE.fullmatch(module) and not path.exists():
+        found = import_object(text, tell)
+        if isinstance(found, str | Path):
+            raise ValueError(f"`target` must be a function or a table; {text!r} is {found!r}.")
+        made = _made(found, 0.0, (), tell)
+        return Target(text, made.num_actions, made.table, made.function)
+    raise ValueError(f"`target` must be {KINDS}; got {text!r}.")
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        if path.suffix == ".npy":
+            return read_npy(path)
+        arrays = read_npz(path)
+    except ValueError as error:
+        raise ValueError(f"`target`: {error}.") from None
+    if "pi" not in arrays:
+        raise ValueError(f"`target` must have an array `pi` in {path}; got {', '.join(arrays) or 'no array'}.")
+    return arrays["pi"]
+
+
+def _of_table(given: Any, title: str) -> Target:
+    try:
+        table = np.asarray(given)
+    except ValueError:  # nested lists of different lengths
+        raise ValueError(f"`target` must be {KINDS}; got lists of different lengths.") from None
+    if table.ndim != 2 or not table.size or table.dtype.kind not in "fiu":
+        raise ValueError(f"`target` must be {KINDS}; got {_kind_of(given, table)}.")
+    checked = _checked(table, len(table), None, 0)
+    if title == "table":
+        title = f"table of {len(table):,} states"
+    return Target(title, table.shape[1], checked)
+
+
+def _kind_of(given: Any, table: np.ndarray) -> str:
+    if table.dtype.kind == "O":
+        return f"{type(given).__name__}"
+    return f"{table.dtype} of shape {table.shape}"
+
+
+def _of_agent(policy: Any, epsilon: float, title: str) -> Target:
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"`epsilon` must be in [0, 1]; got {epsilon!r}.")
+    kind = f"ε = {epsilon:g}" if epsilon else "greedy"
+    function = partial(_of_observations, policy, epsilon)
+    return Target(f"{title}, {kind}", int(policy.spaces.num_actions), function=function)
+
+
+def _of_observations(policy: Any, epsilon: float, x: np.ndarray) -> np.ndarray:
+    """Return an agent's probabilities. Logs have vectors of float64; the agent may read images or booleans."""
+    shape, dtype = policy.spaces.observation
+    if x.ndim == 2 and x.shape[1] == int(np.prod(shape)):
+        x = x.reshape(len(x), *shape)
+        if dtype.kind != "f":
+            exact = x.astype(dtype)
+            if not (exact == x).all():
+                raise ValueError(f"the observations of the log must be {dtype}, as the agent's; got others.")
+            x = exact
+    return policy.probabilities(x, epsilon=epsilon)
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def _fitted(target: Target, log: Log) -> Target:
+    """Return the target for a log: with a table if the log has states; raise if it does not fit."""
+    if log.action.ndim != 1:
+        raise ValueError("`target` needs a log of discrete actions; the actions of this log are vectors.")
+    fit = _for_observations if log.state is None else _for_states
+    target = fit(target, log)
+    assert target.num_actions is not None
+    rule = f"`action` must be below {target.num_actions}, the number of actions of the target policy"
+    problems = where(rule, log.action >= target.num_actions, log.row)
+    if problems:
+        raise LogError(problems)
+    return target
+
+
+def _for_observations(target: Target, log: Log) -> Target:
+    if target.table is not None:
+        raise LogError([whole("a table (X, A) needs a log of states; this one has observations. Pass a function")])
+    assert log.observation is not None
+    num_actions = target.probabilities(log.observation[:1]).shape[1]
+    return Target(target.title, num_actions, function=target.function)
+
+
+def _for_states(target: Target, log: Log) -> Target:
+    assert log.state is not None
+    successor = np.zeros(1, np.int32)
+    if log.successor is not None:
+        successor = np.where(log.terminated, 0, log.successor)  # what follows an end is never read
+    if target.table is None:
+        num_states = 1 + max(int(log.state.max()), int(successor.max()))
+        table = target.probabilities(np.arange(num_states))
+        return Target(target.title, table.shape[1], table, target.function)
+    num_states = len(target.table)
+    rule = f"must be below {num_states:,}, the number of states of the target policy"
+    problems = where(f"`state` {rule}", log.state >= num_states, log.row)
+    problems += where(f"`next_state` {rule}", successor >= num_states, log.row)
+    if problems:
+        raise LogError(problems)
+    return target
+
+
+def _checked(given: Any, num_rows: int, num_actions: int | None, start: int) -> np.ndarray:
+    """Return probabilities (N, A) as float64; raise unless every row is a distribution, up to rounding."""
+    array = np.asarray(given)
+    wanted = "A" if num_actions is None else str(num_actions)
+    wrong_width = num_actions is not None and array.shape[1:] != (num_actions,)
+    if array.ndim != 2 or len(array) != num_rows or wrong_width or array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"`target` must give probabilities of shape ({num_rows}, {wanted}); got {array.dtype} of {array.shape}."
+        )
+    _refuse("must have finite probabilities", ~np.isfinite(array).all(axis=1), array, start)
+    _refuse("must not have negative probabilities", (array < 0).any(axis=1), array, start)
+    off = np.abs(array.sum(axis=1, dtype=np.float64) - 1)
+    _refuse("must have rows that sum to 1", off > tolerance(array), array, start)
+    return array.astype(np.float64, copy=False)
+
+
+def _refuse(rule: str, broken: Any, array: np.ndarray, start: int) -> None:
+    rows = np.flatnonzero(broken)
+    if not len(rows):
+        return
+    shown = ", ".join(str(row + start) for row in rows[:MOST_SHOWN])
+    more = f" and {len(rows) - MOST_SHOWN:,} more" if len(rows) > MOST_SHOWN else ""
+    row = np.array2string(array[rows[0]], precision=6, threshold=8)
+    raise ValueError(f"`target` {rule}; got {row} in row{'s' if len(rows) > 1 else ''} {shown}{more}.")
