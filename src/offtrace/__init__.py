@@ -149,6 +149,7 @@ __all__ = [
     "c_trace_targets",
     "corrections",
     "doctor",
+    "evaluation",
     "experiments",
     "flags_from_gymnasium",
     "mdp",

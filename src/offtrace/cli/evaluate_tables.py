@@ -6,21 +6,14 @@ from offtrace.cli.numbers import number, printable
 from offtrace.cli.streams import Console
 from offtrace.cli.tables import new_table
 from offtrace.evaluation import Comparison, Evaluation, ValueEstimate
+from offtrace.evaluation.estimation import TITLES
 
 STYLES = {"yes": "bold green", "with care": "bold yellow", "no": "bold red"}
-BAR = 20
+BAR = 14
 """Characters of an interval in the chart."""
-SHORT = {
-    "is": "IS",
-    "wis": "weighted IS",
-    "pdis": "per-decision IS",
-    "wpdis": "weighted per-decision IS",
-    "dr": "doubly robust (DR)",
-    "wdr": "weighted DR",
-    "fqe": "fitted Q, one step",
-    "model": "model",
-    "logged": "the log itself",
-}
+LEGEND = (
+    "IS: importance sampling; W: weighted; PD: per decision; DR: doubly robust; FQE: fitted Q evaluation, one step."
+)
 
 
 def print_evaluation(found: Evaluation, console: Console) -> None:
@@ -38,10 +31,11 @@ def print_comparison(found: Comparison, console: Console) -> None:
         console.print(_table(evaluation))
         _print_numbers(evaluation, console)
         console.print()
-    level = next(iter(found.evaluations.values())).confidence
+    first = next(iter(found.evaluations.values()))
+    level = first.confidence
     caption = (
-        f"Paired differences by {SHORT.get(found.estimator, found.estimator)}, with intervals of {level:.0%}. The last "
-        "column considers all pairs at once (Holm)."
+        f"Paired differences by {_short(first[found.estimator])}, with intervals of {level:.0%}. The last column "
+        "considers all pairs at once (Holm)."
     )
     table = new_table("Which policy is better?", caption)
     for name in ("better", "than"):
@@ -66,7 +60,8 @@ def _print_verdict(found: Evaluation, console: Console) -> None:
 
 def _table(found: Evaluation) -> object:
     low, high = _limits(found)
-    table = new_table("", f"Value at the start of an episode, γ = {found.gamma:g}; {found.confidence:.0%} intervals.")
+    caption = f"Value at the start of an episode, γ = {found.gamma:g}; {found.confidence:.0%} intervals. {LEGEND}"
+    table = new_table("", caption)
     table.add_column("estimator")
     table.add_column("value", justify="right")
     table.add_column("interval", justify="right")
@@ -77,9 +72,15 @@ def _table(found: Evaluation) -> object:
         if one.name == "logged":
             style = "dim"
         ends = [" to ".join(number(end) for end in pair) for pair in (one.interval, one.bootstrap)]
-        name = SHORT.get(one.name, one.title)
-        table.add_row(printable(name), number(one.value), *ends, _bar(one, low, high), style=style)
+        table.add_row(printable(_short(one)), number(one.value), *ends, _bar(one, low, high), style=style)
     return table
+
+
+def _short(one: ValueEstimate) -> str:
+    """Return the abbreviation of an estimator, or the title of a trace."""
+    if one.name in TITLES:
+        return one.name.upper()
+    return one.title
 
 
 def _limits(found: Evaluation) -> tuple[float, float]:

@@ -141,6 +141,17 @@ class Settings:
             raise ValueError(f"`estimators` must be among {', '.join(ESTIMATORS)}; got {unknown[0]!r}.")
 
 
+def title_of(trace: Trace) -> str:
+    """Return the title of a trace with its λ.
+
+    >>> title_of(as_trace("retrace", 0.9)), title_of(OneStep())
+    ('Retrace(λ = 0.9)', 'one step')
+    """
+    if not trace.has_lambda or np.ndim(trace.lambda_):
+        return trace.title
+    return trace.title.replace("(λ", f"(λ = {float(trace.lambda_):g}")
+
+
 def settings_of(
     *,
     gamma: float,
@@ -174,9 +185,9 @@ def evaluate(engine: Engine, target: Target, settings: Settings, progress: Progr
     titles = dict(TITLES)
     q: np.ndarray | None = None
     for trace in settings.traces:
-        stages.next(trace.title)
+        stages.next(title_of(trace))
         name = repr(trace)
-        titles[name] = trace.title
+        titles[name] = title_of(trace)
         fitted_q, found[name], notes[name] = _by_trace(engine, trace, resamples)
         q = fitted_q if q is None else q
     if "fqe" in settings.estimators:

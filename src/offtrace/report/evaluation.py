@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 from offtrace.evaluation import Comparison, Evaluation
 from offtrace.report import charts
@@ -12,6 +13,8 @@ ROW_HEIGHT = 22
 WIDTH = 420
 COLOUR = "#0072B2"
 CHOSEN = "#D55E00"
+FIRST = "to be read first"
+OTHERS = "others"
 
 
 def write_evaluation(found: Evaluation | Comparison, output: Path) -> list[str]:
@@ -43,46 +46,39 @@ def write_evaluation(found: Evaluation | Comparison, output: Path) -> list[str]:
 
 
 def evaluation_chart(evaluations: dict[str, Evaluation]) -> alt.LayerChart:
-    """Return a chart with a row per policy and estimator: the value, its interval, and the value of the log itself."""
+    """Return a chart with a row per policy and estimator: the value and its interval, and the log's own value."""
     several = len(evaluations) > 1
-    rows = [
-        {
-            "row": f"{name}: {one.title}" if several else one.title,
-            "value": one.value,
-            "low": one.interval[0],
-            "high": one.interval[1],
-            "kind": "to be read first" if one.name == evaluation.verdict.estimate else "others",
-        }
-        for name, evaluation in evaluations.items()
-        for one in evaluation.estimates
-    ]
     low, high = _limits(evaluations)
-    for row in rows:
-        row |= {end: min(max(row[end], low), high) for end in ("value", "low", "high")}
+    rows = []
+    for name, evaluation in evaluations.items():
+        for one in evaluation.estimates:
+            ends = {"value": one.value, "low": one.interval[0], "high": one.interval[1]}
+            drawn: dict[str, Any] = {end: min(max(value, low), high) for end, value in ends.items()}
+            drawn["row"] = f"{name}: {one.title}" if several else one.title
+            drawn["kind"] = FIRST if one.name == evaluation.verdict.estimate else OTHERS
+            drawn["cut"] = drawn["low"] > one.interval[0] or drawn["high"] < one.interval[1]
+            rows.append(drawn)
     first = next(iter(evaluations.values()))
-    scale = alt.Scale(domain=[low, high], nice=True, zero=False)
-    order = [row["row"] for row in rows]
-    base = alt.Chart(alt.InlineData(values=rows)).encode(
-        y=alt.Y("row:N", sort=order, title=None, axis=alt.Axis(labelLimit=360, grid=True)),
-        color=alt.Color(
-            "kind:N", scale=alt.Scale(domain=["to be read first", "others"], range=[CHOSEN, COLOUR]), legend=None
-        ),
+    scale = alt.Scale(domain=[low, high], nice=False, zero=False)
+    x = alt.X("value:Q", scale=scale, title="value at the start of an episode")
+    y = alt.Y("row:N", title=None, sort=[str(row["row"]) for row in rows])
+    base: Any = alt.Chart(alt.InlineData(values=rows)).encode(
+        y=y.axis(labelLimit=360, grid=True),
+        color=alt.Color("kind:N", legend=None).scale(domain=[FIRST, OTHERS], range=[CHOSEN, COLOUR]),
     )
-    ends = {"x": alt.X("low:Q", scale=scale, title="value at the start of an episode"), "x2": "high:Q"}
-    bars = base.mark_rule(strokeWidth=2).encode(**ends)
-    points = base.mark_point(filled=True, size=60, opacity=1).encode(x=alt.X("value:Q", scale=scale))
-    logged = alt.Chart(alt.InlineData(values=[{"value": first.logged.value}])).mark_rule(
-        strokeDash=[4, 3], color="#555555"
-    )
+    logged: Any = alt.Chart(alt.InlineData(values=[{"value": first.logged.value}]))
+    notes = [
+        f"{first.diagnostics.num_episodes:,} episodes, γ = {first.gamma:g}; intervals of {first.confidence:.0%}.",
+        "Dashed: the log itself. Orange: the estimate to read first.",
+    ]
+    if any(row["cut"] for row in rows):
+        notes.append("Intervals that reach the frame go on beyond it.")
     chart = finished(
-        logged.encode(x=alt.X("value:Q", scale=scale)),
-        bars,
-        points,
-        title="What the target policy would earn" if not several else "What the target policies would earn",
-        subtitle=[
-            f"{first.diagnostics.num_episodes:,} episodes, γ = {first.gamma:g}; intervals of {first.confidence:.0%}. "
-            "Dashed: the log itself. Orange: the estimate to read first."
-        ],
+        logged.mark_rule(strokeDash=[4, 3], color="#555555").encode(x=x),
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
+        base.mark_point(filled=True, size=60, opacity=1).encode(x=x),
+        title="What the target policies would earn" if several else "What the target policy would earn",
+        subtitle=notes,
     )
     return chart.properties(width=WIDTH, height=ROW_HEIGHT * len(rows))
 
