@@ -5,6 +5,9 @@ probabilities of a fold come from the others.
 
     episode      0   1   2   3   4   5   6   7 …
     fold         2   0   1   1   0   2   0   1            μ̂ of fold 0 is estimated from folds 1 and 2
+
+Where the log says which of several behaviour policies acted, each has a μ̂ of its own in tables, and
+an intercept of its own in the regression.
 """
 
 from dataclasses import dataclass
@@ -42,7 +45,7 @@ def estimate_behaviour(engine: Engine, num_actions: int, num_folds: int) -> Esti
 
     The parts need the label "fold". `num_folds=1` uses every episode for its own ratios as well.
     """
-    has_states = engine.map(_largest_state)[0] is not None
+    has_states = all(engine.map(_has_states))
     if has_states:
         marginal = _fit_counts(engine, num_actions, num_folds)
     else:
@@ -58,8 +61,8 @@ def estimate_behaviour(engine: Engine, num_actions: int, num_folds: int) -> Esti
     )
 
 
-def _largest_state(part: Part) -> int | None:
-    return None if part.log.state is None else int(part.log.state.max())
+def _has_states(part: Part) -> bool:
+    return part.log.state is not None
 
 
 def _likelihood(part: Part, marginal: np.ndarray) -> tuple[np.ndarray, float]:
@@ -73,7 +76,7 @@ def _likelihood(part: Part, marginal: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _fit_counts(engine: Engine, num_actions: int, num_folds: int) -> np.ndarray:
-    num_states = max(engine.map(_largest_state)) + 1
+    num_states = max(engine.map(_largest_cell)) + 1
     counts = total(engine.map(_count, num_states, num_actions, num_folds))
     marginal = counts.sum(axis=(0, 1)) / counts.sum()
     used = counts
@@ -86,7 +89,7 @@ def _fit_counts(engine: Engine, num_actions: int, num_folds: int) -> np.ndarray:
 def _count(part: Part, num_states: int, num_actions: int, num_folds: int) -> np.ndarray:
     """Return n(x, a) of every fold, (F, X, A)."""
     fold = np.repeat(part.labels["fold"], part.log.lengths)
-    key = (fold * num_states + part.log.state) * num_actions + part.log.action
+    key = (fold * num_states + _cells(part)) * num_actions + part.log.action
     shape = (num_folds, num_states, num_actions)
     return np.bincount(key, minlength=int(np.prod(shape))).reshape(shape)
 
@@ -94,9 +97,21 @@ def _count(part: Part, num_states: int, num_actions: int, num_folds: int) -> np.
 def _set_by_counts(part: Part, counts: np.ndarray, marginal: np.ndarray) -> None:
     """Set μ̂ = (n(x, a) + α p(a)) / (n(x) + α), with p(a) the share of the action in the whole log."""
     fold = np.repeat(part.labels["fold"], part.log.lengths)
-    visits = counts.sum(axis=2)
-    taken = counts[fold, part.log.state, part.log.action] + PRIOR * marginal[part.log.action]
-    part.mu_a = taken / (visits[fold, part.log.state] + PRIOR)
+    cell = _cells(part)
+    taken = counts[fold, cell, part.log.action] + PRIOR * marginal[part.log.action]
+    part.mu_a = taken / (counts.sum(axis=2)[fold, cell] + PRIOR)
+
+
+def _cells(part: Part) -> np.ndarray:
+    """Return the state of every row, with a number of its own for every behaviour policy."""
+    assert part.log.state is not None
+    if part.log.behaviour_policy is None:
+        return part.log.state.astype(np.int64)
+    return part.log.state.astype(np.int64) * len(part.log.behaviour_names) + part.log.behaviour_policy
+
+
+def _largest_cell(part: Part) -> int:
+    return int(_cells(part).max())
 
 
 # -- logistic regression ---------------------------------------------------------------------------
@@ -104,7 +119,7 @@ def _set_by_counts(part: Part, counts: np.ndarray, marginal: np.ndarray) -> None
 
 def _fit_regression(engine: Engine, num_actions: int, num_folds: int) -> np.ndarray:
     features = standardise(engine)
-    shape = (1 + len(features.centre), num_actions)
+    shape = (engine.map(_width, features)[0], num_actions)
     coefficients = []
     for fold in range(num_folds):
         without = fold if num_folds > 1 else None
@@ -121,13 +136,26 @@ def _fit_regression(engine: Engine, num_actions: int, num_folds: int) -> np.ndar
     return marginal / marginal.sum()
 
 
+def _inputs(part: Part, features: Standardised) -> np.ndarray:
+    """Return the standardised observations, and which behaviour policy acted."""
+    assert part.log.observation is not None
+    inputs = features(part.log.observation)
+    if part.log.behaviour_policy is None:
+        return inputs
+    policy = np.eye(len(part.log.behaviour_names))[part.log.behaviour_policy]
+    return np.column_stack([inputs, policy])
+
+
+def _width(part: Part, features: Standardised) -> int:
+    return 1 + len(features.centre) + len(part.log.behaviour_names)
+
+
 def _loss(part: Part, coefficients: np.ndarray, features: Standardised, without: int | None) -> np.ndarray:
     """Return −Σ log μ̂(a_t|x_t), the number of rows, and the gradient of the first, in one vector."""
     rows = np.ones(part.log.num_steps, bool)
     if without is not None:
         rows = np.repeat(part.labels["fold"] != without, part.log.lengths)
-    assert part.log.observation is not None
-    inputs = features(part.log.observation[rows])
+    inputs = _inputs(part, features)[rows]
     action = part.log.action[rows]
     probability = _softmax(inputs @ coefficients)
     index = np.arange(len(action))
@@ -137,8 +165,7 @@ def _loss(part: Part, coefficients: np.ndarray, features: Standardised, without:
 
 
 def _set_by_regression(part: Part, coefficients: list[np.ndarray], features: Standardised) -> None:
-    assert part.log.observation is not None
-    inputs = features(part.log.observation)
+    inputs = _inputs(part, features)
     fold = np.repeat(part.labels["fold"], part.log.lengths)
     part.mu_a = np.empty(part.log.num_steps)
     for number, one in enumerate(coefficients):

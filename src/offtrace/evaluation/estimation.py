@@ -241,6 +241,8 @@ def _set_label(part: Part, name: str, labels: np.ndarray) -> None:
 def _use_recorded(part: Part) -> bool:
     """Take the recorded μ, where there is one; return whether there is."""
     part.mu_a = part.log.mu_a
+    if part.log.log_mu_a is not None:
+        part.mu_a = np.exp(part.log.log_mu_a)
     return part.mu_a is not None
 
 

@@ -80,12 +80,13 @@ def cuts(log: Log) -> list[tuple[int, int]]:
 def take(log: Log, start: int, end: int) -> Log:
     """Return the episodes from `start` to `end` (exclusive), as views."""
     rows = slice(log.first[start], log.first[end])
-    columns = {
-        one.name: getattr(log, one.name)[rows]
-        for one in fields(Log)
-        if one.name != "first" and getattr(log, one.name) is not None
-    }
-    return Log(first=log.first[start : end + 1] - log.first[start], **columns)
+    columns = {}
+    for one in fields(Log):
+        value = getattr(log, one.name)
+        if isinstance(value, np.ndarray) and one.name != "first":
+            columns[one.name] = value[rows]
+    first = log.first[start : end + 1] - log.first[start]
+    return Log(first=first, behaviour_names=log.behaviour_names, **columns)
 
 
 def split(engine: Engine, values: np.ndarray) -> list[np.ndarray]:

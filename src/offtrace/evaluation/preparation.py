@@ -17,18 +17,12 @@ Features = Callable[[np.ndarray], np.ndarray]
 def prepare(part: Part, target: Any, gamma: float, features: Features | None) -> None:
     """Set the steps of a part. `features` is needed for observations only."""
     log = part.log
-    is_last = np.zeros(log.num_steps, bool)
-    is_last[log.first[1:] - 1] = True
     here = log.state if log.state is not None else log.observation
     assert here is not None
-    mask = np.ones(log.num_steps, bool)
-    if log.successor is not None:
-        successor = log.successor
-    else:
-        successor = np.concatenate([here[1:], here[:1]])
-        mask = ~(is_last & log.truncated)
+    after = np.concatenate([here[1:], here[:1]]) if log.successor is None else log.successor
+    mask = log.has_successor
     nowhere = (log.terminated | ~mask).reshape(-1, *[1] * (here.ndim - 1))
-    successor = np.where(nowhere, here, successor)  # its value is not used: the discount or the mask is 0
+    successor = np.where(nowhere, here, after)  # its value is not used: the discount or the mask is 0
     if log.state is not None:
         pi = target.table
         basis: bases.Basis = bases.table(log, pi, successor)
