@@ -134,10 +134,11 @@ def test_every_source_of_states_gives_the_same_log(tmp_path: Path) -> None:
         except BaseException as error:
             error.add_note(name)
             raise
-    log = read(polars.DataFrame(STATES)[shuffled].to_arrow())
-    assert log.row is not None
-    assert log.lengths.tolist() == [2, 3, 1]  # b comes first
-    assert np.array(shuffled)[log.row].tolist() == [3, 4, 0, 1, 2, 5]
+    for names in (STATES["episode"], [1, 1, 1, 9, 9, 5]):
+        log = read(polars.DataFrame({**STATES, "episode": names})[shuffled].to_arrow())
+        assert log.row is not None
+        assert log.lengths.tolist() == [2, 3, 1]  # the second comes first
+        assert np.array(shuffled)[log.row].tolist() == [3, 4, 0, 1, 2, 5]
 
 
 def test_every_source_of_observations_gives_the_same_log(tmp_path: Path) -> None:
@@ -145,9 +146,10 @@ def test_every_source_of_observations_gives_the_same_log(tmp_path: Path) -> None
     import polars
 
     table = pa.table(OBSERVATIONS)
-    fixed = table.set_column(
-        table.schema.get_field_index("observation"), "observation", pa.array(X, pa.list_(pa.float64(), 2))
-    )
+    vectors = pa.array(X, pa.list_(pa.float64(), 2))
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float64(), [2]), vectors)
+    place = table.schema.get_field_index("observation")
+    fixed = table.set_column(place, "observation", vectors)
     flat = {name: values for name, values in OBSERVATIONS.items() if "observation" not in name}
     for name in ("observation", "next_observation"):
         for i in (1, 0):
@@ -158,6 +160,7 @@ def test_every_source_of_observations_gives_the_same_log(tmp_path: Path) -> None
         arrays(OBSERVATIONS),
         table,
         fixed,
+        table.set_column(place, "observation", tensors),
         pandas.DataFrame(OBSERVATIONS),
         polars.DataFrame(OBSERVATIONS),
         pa.table(flat),
@@ -193,7 +196,7 @@ def test_minari_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             )
             for i, seen in enumerate(observations)
         ]
-        with pytest.warns(UserWarning, match="`eval_env` is set to None"):
+        with pytest.warns(UserWarning, match="None|env_spec"):
             return minari.create_dataset_from_buffers(
                 name, buffers, observation_space=space, action_space=Discrete(2), data_format="arrow"
             )
@@ -243,6 +246,8 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         path = tmp_path / f"log{suffix}"
         path.write_bytes(b"an older file")
         write(read(pa.table(STATES)), path)
+        if suffix == ".parquet":
+            assert pq.read_table(path)["next_state"].to_pylist() == STATES["next_state"]
         check_states(read(path), names=("0", "1") if suffix == ".npz" else ("old", "new"))
         write(read(pa.table(OBSERVATIONS)), path)
         check_observations(read(path))
