@@ -1,5 +1,6 @@
 """Target policies: what describes one, what is refused, and how it must fit the log."""
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -147,17 +148,20 @@ def test_what_is_no_policy(given: Any, text: str) -> None:
     assert re.search(text, refusal(as_target, given))
 
 
-def test_functions_that_return_something_else() -> None:
+def test_functions_that_return_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offtrace.evaluation.target.ROWS_AT_ONCE", 2)
     log = observed()
     for function, text in (
-        (lambda x: np.ones(len(x)), "must give probabilities of shape (1, A); got float64 of (1,)"),
-        (lambda x: PI[:3], "must give probabilities of shape (1, A); got float64 of (3, 3)"),
-        (lambda x: [["left"] for _ in x], "must give probabilities of shape (1, A); got <U4 of (1, 1)"),
+        (lambda x: np.ones(len(x)), "must give probabilities of shape (1, A); got float64 of shape (1,)"),
+        (lambda x: PI[:3], "must give probabilities of shape (1, A); got float64 of shape (3, 3)"),
+        (lambda x: [["left"] for _ in x], "must give probabilities of shape (1, A); got <U4 of shape (1, 1)"),
         (lambda x: np.full((len(x), 2), 0.4), "must have rows that sum to 1"),
     ):
         assert text in refusal(as_target, function, log=log)
     late = Target("late", 3, function=lambda x: by_observation(x) * (x[:, :1] < 2))
     assert "got [0. 0. 0.] in row 2." in refusal(late.of_actions, log)
+    shuffled = dataclasses.replace(log, row=np.array([4, 3, 0, 1, 2]))
+    assert "got [0. 0. 0.] in row 0." in refusal(late.of_actions, shuffled)
 
 
 def test_a_target_that_does_not_fit_the_log() -> None:
