@@ -308,6 +308,12 @@ class Columns:
         """What could not be converted, in all columns."""
         return [problem for builder in self.builders.values() for problem in builder.problems]
 
+    def pop(self, name: str) -> np.ndarray:
+        """Return a column, which must be without problems, and forget it."""
+        array = self.builders.pop(name).array
+        assert array is not None
+        return array
+
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """The columns that could be converted."""

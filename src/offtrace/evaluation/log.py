@@ -180,14 +180,13 @@ def problems_of(columns: Columns) -> list[Problem]:
 
 
 def ordered(columns: Columns) -> Log:
-    """Return the log of columns that are without problems."""
-    arrays = columns.arrays
-    order = order_of(arrays.pop("episode"), arrays.pop("step"))
-    taken = {name: order.take(array) for name, array in arrays.items()}
-    terminated = taken["terminated"]
+    """Return the log of columns that are without problems. Each is forgotten once it is in order, to save memory."""
+    order = order_of(columns.pop("episode"), columns.pop("step"))
     names = {}
-    if "behaviour_policy" in taken:
+    if "behaviour_policy" in columns.builders:
         names["behaviour_names"] = tuple(columns.builders["behaviour_policy"].names)
+    taken = {name: order.take(columns.pop(name)) for name in list(columns.builders)}
+    terminated = taken["terminated"]
     return Log(
         first=order.first,
         action=taken["action"],
