@@ -109,14 +109,15 @@ def order_of(episode: np.ndarray, step: np.ndarray) -> Order:
     if rises or len(np.unique(names)) == len(names):  # every episode is in one piece
         if (starts_here[1:] | (step[1:] >= step[:-1])).all():
             return Order(None, np.append(starts, num_rows))
-        number = np.repeat(np.arange(len(starts)), np.diff(starts, append=num_rows))
+        of_run = np.arange(len(starts), dtype=np.int32)
     else:
-        _, first_seen, inverse = np.unique(episode, return_index=True, return_inverse=True)
-        rank = np.empty(len(first_seen), np.int64)
+        _, first_seen, inverse = np.unique(names, return_index=True, return_inverse=True)
+        rank = np.empty(len(first_seen), np.int32)
         rank[np.argsort(first_seen)] = np.arange(len(first_seen))
-        number = rank[inverse]
-    sizes = np.bincount(number)
-    return Order(np.lexsort((step, number)), np.concatenate([[0], np.cumsum(sizes)]))
+        of_run = rank[inverse]
+    number = np.repeat(of_run, np.diff(starts, append=num_rows))
+    first = np.concatenate([[0], np.cumsum(np.bincount(number))])
+    return Order(np.lexsort((step, number)), first)
 
 
 def _check_episodes(arrays: Mapping[str, np.ndarray]) -> list[Problem]:
