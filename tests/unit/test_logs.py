@@ -388,6 +388,15 @@ OBSERVED = {
     ),
     "NaN": ({"observation": [*X[:4], [1.0, None], X[5]]}, "`observation` must be finite: row 4"),
     "text": ({"observation": [list("ab")] * 6}, "`observation` must be vectors of numbers; got list"),
+    "empty": ({"observation": [[]] * 6}, "`observation` must have at least one number per row"),
+    "all null": (
+        {"observation": pa.array([None] * 6, pa.list_(pa.float64()))},
+        "`observation` must have at least one number per row",
+    ),
+    "no next one": (
+        {"next_observation": pa.array([None] * 6, pa.list_(pa.float64()))},
+        "it may be missing only at the last step of an episode: rows 0, 1, 3",
+    ),
     "scalars": ({"observation": [1.0] * 6}, "`observation` must be vectors of numbers; got double"),
     "another": (
         {"next_observation": [[2.0, -1.001], X[2], None, X[4], None, None]},
@@ -475,7 +484,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     footer = refused(broken(whole, lambda data: data[:-20] + b"\xff" * 12 + data[-8:]))
     assert "broken.parquet cannot be read" in footer
     body = broken(whole, lambda data: data[:data_begins] + b"\xff" * 60 + data[data_begins + 60 :])
-    assert "broken.parquet" in refused(body)
+    assert "broken.parquet cannot be read after row 0" in refused(body)
+    num_refused = 0
+    for place in range(data_begins, 400, 5):  # pages have checksums; parts of their headers are never read
+        flipped = broken(whole, lambda data, at=place: data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
+        if validate(flipped):
+            num_refused += 1
+        else:
+            check_states(read(flipped))
+    assert num_refused > 20
     assert "is empty" in refused(broken(tmp_path / "log.csv", lambda _: b""))
     assert "is not a CSV file" in refused(broken(tmp_path / "log.csv", lambda _: b"\xff\xfe\x00\x81"))
     assert "is not an .npz file" in refused(broken(tmp_path / "log.npz", lambda data: data[: len(data) // 2]))
@@ -488,10 +505,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "none", "none has no Parquet file"),
         (tmp_path / "folder.parquet", "folder.parquet has no Parquet file"),
         ([tmp_path / "log.csv", tmp_path / "log.csv"], "several files must be Parquet files"),
+        ("a" * 5000, "`source` cannot be read: File name too long"),
         (7, "`source` must be a file, a folder, a list of files, a frame"),
         ([], "`source` must be a file, a folder"),
     ):
         assert text in refused(source)
+
+
+def test_next_observations_that_are_all_missing() -> None:
+    """Every episode has one step."""
+    one = {name: [values[row] for row in (2, 5)] for name, values in OBSERVATIONS.items() if "next" not in name}
+    given = {**one, "step": [0, 0], "next_observation": pa.array([None] * 2, pa.list_(pa.float64()))}
+    log = read(pa.table(given))
+    assert log.successor is None
+    assert log.has_successor.tolist() == [True, False]
 
 
 def test_rows_of_several_files(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ def _check_values(name: str, array: np.ndarray) -> list[Problem]:
     if name == "next_observation":  # a row of NaN is one that is missing
         missing = _is_missing(array)
         return where(f"`{name}` must be finite", ~_all_finite(array) & ~missing)
+    if array.ndim == 2 and not array.shape[1]:
+        return [whole(f"`{name}` must have at least one number per row")]
     if array.dtype.kind == "f":
         finite = _all_finite(array)
         problems = where(f"`{name}` must be finite", ~finite)
@@ -149,6 +151,8 @@ def _check_episodes(arrays: Mapping[str, np.ndarray]) -> list[Problem]:
 def _check_successors(
     name: str, state: np.ndarray, successor: np.ndarray, is_last: np.ndarray, order: Order
 ) -> list[Problem]:
+    if state.ndim == 2 and not successor.shape[1]:  # all rows are null
+        successor = np.full(state.shape, np.nan)
     if state.ndim == 2 and state.shape[1] != successor.shape[1]:
         return [whole(f"`next_{name}` must have {state.shape[1]} numbers per row; got {successor.shape[1]}")]
     after = order.take(state)[1:]

@@ -187,6 +187,9 @@ def ordered(columns: Columns) -> Log:
         names["behaviour_names"] = tuple(columns.builders["behaviour_policy"].names)
     taken = {name: order.take(columns.pop(name)) for name in list(columns.builders)}
     terminated = taken["terminated"]
+    successor = taken.get("next_state", taken.get("next_observation"))
+    if successor is not None and successor.shape[1:] == (0,):  # all rows are null
+        successor = None
     return Log(
         first=order.first,
         action=taken["action"],
@@ -195,7 +198,7 @@ def ordered(columns: Columns) -> Log:
         truncated=taken["truncated"] & ~terminated,
         state=taken.get("state"),
         observation=taken.get("observation"),
-        successor=taken.get("next_state", taken.get("next_observation")),
+        successor=successor,
         mu_a=taken.get("behaviour_probability"),
         log_mu_a=taken.get("behaviour_log_density"),
         behaviour_policy=taken.get("behaviour_policy"),
