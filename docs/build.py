@@ -12,6 +12,7 @@ PAGES = {
     "returns": "docs/returns.md",
     "safety": "docs/safety.md",
     "online": "docs/online.md",
+    "evaluation": "docs/evaluation.md",
     "agent": "docs/agent.md",
     "experiments": "docs/experiments.md",
     "statistics": "docs/statistics.md",

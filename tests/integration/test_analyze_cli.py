@@ -198,6 +198,39 @@ def test_a_log_brings_its_own_mu_and_says_what_is_unknown(run: Callable, name: s
     assert "Never seen:" in out
 
 
+def test_a_log_of_episodes_is_counted_like_its_transitions(run: Callable) -> None:
+    """Where next states are not logged, they are those of the next rows; the step before the cut has none."""
+    pyarrow = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    steps = logged(300)
+    ends = steps["terminated"]
+    starts = np.append(True, ends[:-1])
+    place = np.arange(300)
+    log = {
+        "episode": np.cumsum(starts),
+        "step": place - np.maximum.accumulate(np.where(starts, place, 0)),
+        "truncated": place == 299,
+        **steps,
+    }
+    assert not ends[-1]  # the last episode is cut off
+    write_log(Path("log.npz"), steps)
+    write_log(Path("lake.csv"), {name: column for name, column in log.items() if name != "next_state"})
+    pq.write_table(pyarrow.table(log), "lake.parquet")
+    analyses = []
+    for name in ("log.npz", "lake.parquet", "lake.csv"):
+        code, out, err = run(name, "--gamma", "0.95", "--json", "--traces", "retrace", "--lambdas", "1")
+        assert code == 0, err
+        analyses.append({key: value for key, value in json.loads(out).items() if key != "mdp"})
+    assert analyses[0] == analyses[1]
+    assert "lake.csv: ignored columns: `note`." in err
+    assert "lake.csv: 1 truncated step has no next state in the log, and is not counted." in err
+    pq.write_table(pyarrow.table({**log, "reward": np.full(300, np.nan)}), "lake.parquet")
+    code, _, err = run("lake.parquet")
+    assert code == 2
+    assert "`mdp`: lake.parquet: the log cannot be used (rows count from 0)" in " ".join(err.split())
+    assert "`reward` must be finite: rows 0, 1, 2, 3, 4 and 295 more" in " ".join(err.split())
+
+
 def test_a_log_may_say_true_and_false_and_start_with_a_mark(run: Callable) -> None:
     """As spreadsheets write it."""
     Path("log.csv").write_text(HEADER + "0,0,1,1,False\n1,1,0,0,TRUE\n\n0,1,2.5,0,0\n", encoding="utf-8-sig")

@@ -19,6 +19,8 @@ from offtrace.agent.telemetry import TickRecord, Watcher
 from offtrace.cli import main
 from offtrace.cli.train import as_arguments
 from offtrace.environments.gymnasium import GymnasiumRows
+from offtrace.evaluation.reading import read
+from offtrace.evaluation.target import as_target
 from offtrace.experiments import engine
 from offtrace.experiments.members import train_population
 from offtrace.experiments.populations import saved_populations, work_folder
@@ -175,6 +177,8 @@ def test_a_run_is_only_watched_with_the_module_allowed(capfd: pytest.CaptureFixt
 def test_the_view_names_the_parts_of_an_action() -> None:
     with pytest.raises(ValueError, match="`allow_import` must be a list of modules; got True"):
         ot.load_policy("run", allow_import=True)  # ty: ignore[invalid-argument-type]
+    with pytest.raises(ValueError, match=f"`--allow-import {MODULE}`"):
+        as_target("run")
     policy = ot.load_policy("run", allow_import=[MODULE])
     frames = [*play(policy, seed=0, max_steps=6)]
     assert frames[0].action_names == ("0,0", "0,1", "1,0", "1,1", "2,0", "2,1")
@@ -227,6 +231,12 @@ def test_discrete_observations(capfd: pytest.CaptureFixture[str]) -> None:
     policy = ot.load_policy("lake")
     q = policy.q(np.eye(16, dtype=bool))
     assert q.shape == (16, 4)
+    flags = {"terminated": [True], "truncated": [False]}
+    log = read({"episode": [0], "step": [0], "state": [15], "action": [3], "reward": [0.0], **flags})
+    target = as_target("lake", log=log)
+    assert target.table is not None
+    assert target.table.tolist() == np.eye(4)[q.argmax(1)].tolist()
+    assert repr(target) == "Target(lake, greedy, 4 actions)"
     frame = next(play(policy, seed=0, max_steps=1))
     assert (frame.observation.tolist(), frame.action_names) == ([True] + [False] * 15, "←↓→↑")
     with pytest.raises(SystemExit):

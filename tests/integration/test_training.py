@@ -41,6 +41,7 @@ from offtrace.agent.telemetry import Watcher
 from offtrace.agent.training import train
 from offtrace.cli import main
 from offtrace.cli.train import as_arguments
+from offtrace.evaluation.target import as_target
 from offtrace.experiments.members import trained_network
 
 SMALL: dict[str, Any] = {
@@ -517,6 +518,10 @@ def test_the_policy_of_a_result(tmp_path: Path) -> None:
     x = np.eye(200, dtype=bool).reshape(-1, 10, 10, 2)
     expected = load_policy(tmp_path / "run").q(x)
     assert (result.policy.q(x) == expected).all()
+    target = as_target(tmp_path / "run", epsilon=0.3)  # a log has its observations as vectors
+    assert (target.probabilities(x.reshape(-1, 200).astype(float)).argmax(1) == expected.argmax(1)).all()
+    with pytest.raises(ValueError, match="the observations of the log must be bool"):
+        target.probabilities(np.full((1, 200), 0.5))
     assert result.policy.num_steps == result.num_steps
     again = train(spec(), tmp_path / "run", resume=True)
     assert again.parameters is None

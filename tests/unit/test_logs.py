@@ -134,10 +134,11 @@ def test_every_source_of_states_gives_the_same_log(tmp_path: Path) -> None:
         except BaseException as error:
             error.add_note(name)
             raise
-    log = read(polars.DataFrame(STATES)[shuffled].to_arrow())
-    assert log.row is not None
-    assert log.lengths.tolist() == [2, 3, 1]  # b comes first
-    assert np.array(shuffled)[log.row].tolist() == [3, 4, 0, 1, 2, 5]
+    for names in (STATES["episode"], [1, 1, 1, 9, 9, 5]):
+        log = read(polars.DataFrame({**STATES, "episode": names})[shuffled].to_arrow())
+        assert log.row is not None
+        assert log.lengths.tolist() == [2, 3, 1]  # the second comes first
+        assert np.array(shuffled)[log.row].tolist() == [3, 4, 0, 1, 2, 5]
 
 
 def test_every_source_of_observations_gives_the_same_log(tmp_path: Path) -> None:
@@ -145,9 +146,10 @@ def test_every_source_of_observations_gives_the_same_log(tmp_path: Path) -> None
     import polars
 
     table = pa.table(OBSERVATIONS)
-    fixed = table.set_column(
-        table.schema.get_field_index("observation"), "observation", pa.array(X, pa.list_(pa.float64(), 2))
-    )
+    vectors = pa.array(X, pa.list_(pa.float64(), 2))
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float64(), [2]), vectors)
+    place = table.schema.get_field_index("observation")
+    fixed = table.set_column(place, "observation", vectors)
     flat = {name: values for name, values in OBSERVATIONS.items() if "observation" not in name}
     for name in ("observation", "next_observation"):
         for i in (1, 0):
@@ -158,6 +160,7 @@ def test_every_source_of_observations_gives_the_same_log(tmp_path: Path) -> None
         arrays(OBSERVATIONS),
         table,
         fixed,
+        table.set_column(place, "observation", tensors),
         pandas.DataFrame(OBSERVATIONS),
         polars.DataFrame(OBSERVATIONS),
         pa.table(flat),
@@ -193,7 +196,7 @@ def test_minari_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             )
             for i, seen in enumerate(observations)
         ]
-        with pytest.warns(UserWarning, match="`eval_env` is set to None"):
+        with pytest.warns(UserWarning, match="None|env_spec"):
             return minari.create_dataset_from_buffers(
                 name, buffers, observation_space=space, action_space=Discrete(2), data_format="arrow"
             )
@@ -243,6 +246,8 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         path = tmp_path / f"log{suffix}"
         path.write_bytes(b"an older file")
         write(read(pa.table(STATES)), path)
+        if suffix == ".parquet":
+            assert pq.read_table(path)["next_state"].to_pylist() == STATES["next_state"]
         check_states(read(path), names=("0", "1") if suffix == ".npz" else ("old", "new"))
         write(read(pa.table(OBSERVATIONS)), path)
         check_observations(read(path))
@@ -383,6 +388,15 @@ OBSERVED = {
     ),
     "NaN": ({"observation": [*X[:4], [1.0, None], X[5]]}, "`observation` must be finite: row 4"),
     "text": ({"observation": [list("ab")] * 6}, "`observation` must be vectors of numbers; got list"),
+    "empty": ({"observation": [[]] * 6}, "`observation` must have at least one number per row"),
+    "all null": (
+        {"observation": pa.array([None] * 6, pa.list_(pa.float64()))},
+        "`observation` must have at least one number per row",
+    ),
+    "no next one": (
+        {"next_observation": pa.array([None] * 6, pa.list_(pa.float64()))},
+        "it may be missing only at the last step of an episode: rows 0, 1, 3",
+    ),
     "scalars": ({"observation": [1.0] * 6}, "`observation` must be vectors of numbers; got double"),
     "another": (
         {"next_observation": [[2.0, -1.001], X[2], None, X[4], None, None]},
@@ -470,7 +484,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     footer = refused(broken(whole, lambda data: data[:-20] + b"\xff" * 12 + data[-8:]))
     assert "broken.parquet cannot be read" in footer
     body = broken(whole, lambda data: data[:data_begins] + b"\xff" * 60 + data[data_begins + 60 :])
-    assert "broken.parquet" in refused(body)
+    assert "broken.parquet cannot be read after row 0" in refused(body)
+    num_refused = 0
+    for place in range(data_begins, 400, 5):  # pages have checksums; parts of their headers are never read
+        flipped = broken(whole, lambda data, at=place: data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
+        if validate(flipped):
+            num_refused += 1
+        else:
+            check_states(read(flipped))
+    assert num_refused > 20
     assert "is empty" in refused(broken(tmp_path / "log.csv", lambda _: b""))
     assert "is not a CSV file" in refused(broken(tmp_path / "log.csv", lambda _: b"\xff\xfe\x00\x81"))
     assert "is not an .npz file" in refused(broken(tmp_path / "log.npz", lambda data: data[: len(data) // 2]))
@@ -483,10 +505,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "none", "none has no Parquet file"),
         (tmp_path / "folder.parquet", "folder.parquet has no Parquet file"),
         ([tmp_path / "log.csv", tmp_path / "log.csv"], "several files must be Parquet files"),
+        ("a" * 5000, "`source` cannot be read: File name too long"),
         (7, "`source` must be a file, a folder, a list of files, a frame"),
         ([], "`source` must be a file, a folder"),
     ):
         assert text in refused(source)
+
+
+def test_next_observations_that_are_all_missing() -> None:
+    """Every episode has one step."""
+    one = {name: [values[row] for row in (2, 5)] for name, values in OBSERVATIONS.items() if "next" not in name}
+    given = {**one, "step": [0, 0], "next_observation": pa.array([None] * 2, pa.list_(pa.float64()))}
+    log = read(pa.table(given))
+    assert log.successor is None
+    assert log.has_successor.tolist() == [True, False]
 
 
 def test_rows_of_several_files(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def test_observations_and_actions_as_the_environment_has_them() -> None:
     assert [policy.act(state) for state in (0, 1, 2, 3, 6)] == [0, 1, 2, 3, 2]
     assert policy.act(np.array([3, 1])).tolist() == [3, 1]
     assert policy.act(np.eye(16, dtype=bool)[5]) == 1  # encoded
+    assert policy.probabilities(np.array([3, 1])).tolist() == [[0, 0, 0, 1], [0, 1, 0, 0]]
+    assert policy.probabilities(6, epsilon=0.5).tolist() == [0.125, 0.125, 0.625, 0.125]  # 1 − ε + ε/A
     with pytest.raises(ValueError, match="`observation` must be bool of shape"):
         policy.act(16)
     raw = (policy.spaces.raw[0], gymnasium.spaces.MultiDiscrete([2, 2]))

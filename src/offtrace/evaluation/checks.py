@@ -69,6 +69,8 @@ def _check_values(name: str, array: np.ndarray) -> list[Problem]:
     if name == "next_observation":  # a row of NaN is one that is missing
         missing = _is_missing(array)
         return where(f"`{name}` must be finite", ~_all_finite(array) & ~missing)
+    if array.ndim == 2 and not array.shape[1]:
+        return [whole(f"`{name}` must have at least one number per row")]
     if array.dtype.kind == "f":
         finite = _all_finite(array)
         problems = where(f"`{name}` must be finite", ~finite)
@@ -109,14 +111,15 @@ def order_of(episode: np.ndarray, step: np.ndarray) -> Order:
     if rises or len(np.unique(names)) == len(names):  # every episode is in one piece
         if (starts_here[1:] | (step[1:] >= step[:-1])).all():
             return Order(None, np.append(starts, num_rows))
-        number = np.repeat(np.arange(len(starts)), np.diff(starts, append=num_rows))
+        of_run = np.arange(len(starts), dtype=np.int32)
     else:
-        _, first_seen, inverse = np.unique(episode, return_index=True, return_inverse=True)
-        rank = np.empty(len(first_seen), np.int64)
+        _, first_seen, inverse = np.unique(names, return_index=True, return_inverse=True)
+        rank = np.empty(len(first_seen), np.int32)
         rank[np.argsort(first_seen)] = np.arange(len(first_seen))
-        number = rank[inverse]
-    sizes = np.bincount(number)
-    return Order(np.lexsort((step, number)), np.concatenate([[0], np.cumsum(sizes)]))
+        of_run = rank[inverse]
+    number = np.repeat(of_run, np.diff(starts, append=num_rows))
+    first = np.concatenate([[0], np.cumsum(np.bincount(number))])
+    return Order(np.lexsort((step, number)), first)
 
 
 def _check_episodes(arrays: Mapping[str, np.ndarray]) -> list[Problem]:
@@ -148,6 +151,8 @@ def _check_episodes(arrays: Mapping[str, np.ndarray]) -> list[Problem]:
 def _check_successors(
     name: str, state: np.ndarray, successor: np.ndarray, is_last: np.ndarray, order: Order
 ) -> list[Problem]:
+    if state.ndim == 2 and not successor.shape[1]:  # all rows are null
+        successor = np.full(state.shape, np.nan)
     if state.ndim == 2 and state.shape[1] != successor.shape[1]:
         return [whole(f"`next_{name}` must have {state.shape[1]} numbers per row; got {successor.shape[1]}")]
     after = order.take(state)[1:]

@@ -208,12 +208,13 @@ class ColumnBuilder:
         nulls = np.zeros(piece.num_rows, bool) if piece.nulls is None else piece.nulls
         present = piece.lengths[~nulls]
         width = self._width
-        if not width and len(present):
-            width = int(present[0])
+        if not width and present.any():
+            width = int(present[present > 0][0])
         fits = ~nulls & (piece.lengths == width)
         self.note(self._width_rule(width), ~nulls & ~fits)
         values = np.full((piece.num_rows, width), np.nan)
-        values[fits] = piece.values[np.repeat(fits, piece.lengths)].reshape(-1, width)
+        if width:  # otherwise all lists are null or empty, which the checks refuse
+            values[fits] = piece.values[np.repeat(fits, piece.lengths)].reshape(-1, width)
         return values
 
     def _numbered(self, piece: Piece) -> np.ndarray | None:
@@ -307,6 +308,12 @@ class Columns:
     def problems(self) -> list[Problem]:
         """What could not be converted, in all columns."""
         return [problem for builder in self.builders.values() for problem in builder.problems]
+
+    def pop(self, name: str) -> np.ndarray:
+        """Return a column, which must be without problems, and forget it."""
+        array = self.builders.pop(name).array
+        assert array is not None
+        return array
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

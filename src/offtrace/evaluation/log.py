@@ -180,14 +180,16 @@ def problems_of(columns: Columns) -> list[Problem]:
 
 
 def ordered(columns: Columns) -> Log:
-    """Return the log of columns that are without problems."""
-    arrays = columns.arrays
-    order = order_of(arrays.pop("episode"), arrays.pop("step"))
-    taken = {name: order.take(array) for name, array in arrays.items()}
-    terminated = taken["terminated"]
+    """Return the log of columns that are without problems. Each is forgotten once it is in order, to save memory."""
+    order = order_of(columns.pop("episode"), columns.pop("step"))
     names = {}
-    if "behaviour_policy" in taken:
+    if "behaviour_policy" in columns.builders:
         names["behaviour_names"] = tuple(columns.builders["behaviour_policy"].names)
+    taken = {name: order.take(columns.pop(name)) for name in list(columns.builders)}
+    terminated = taken["terminated"]
+    successor = taken.get("next_state", taken.get("next_observation"))
+    if successor is not None and successor.shape[1:] == (0,):  # all rows are null
+        successor = None
     return Log(
         first=order.first,
         action=taken["action"],
@@ -196,7 +198,7 @@ def ordered(columns: Columns) -> Log:
         truncated=taken["truncated"] & ~terminated,
         state=taken.get("state"),
         observation=taken.get("observation"),
-        successor=taken.get("next_state", taken.get("next_observation")),
+        successor=successor,
         mu_a=taken.get("behaviour_probability"),
         log_mu_a=taken.get("behaviour_log_density"),
         behaviour_policy=taken.get("behaviour_policy"),

@@ -94,6 +94,8 @@ def _found(source: Any, columns: Names | None, tell: Callable[[str], None]) -> F
             return read_dataset(load_dataset(str(source)))
     except ValueError as error:
         return Columns(()), [whole(str(error))]
+    except OSError as error:  # such as a name that is too long, or a folder that may not be listed
+        return Columns(()), [whole(f"`source` cannot be read: {error.strerror}")]
     if paths[0].suffix == ".csv":
         return read_csv(paths[0], columns, tell)
     if paths[0].suffix == ".npz":
@@ -140,7 +142,7 @@ def _files(source: Any) -> str:
     try:
         paths = _paths(source) or []
         starts = first_rows(paths) if len(paths) > 1 else []
-    except ValueError:
+    except (ValueError, OSError):
         return ""
     shown = [f"{path.name} from row {start:,}" for path, start in zip(paths, starts, strict=False)][:20]
     return f"Rows count through the files: {', '.join(shown)}." if shown else ""

@@ -72,7 +72,7 @@ def _write_parquet(log: Log, path: Path) -> None:
         for piece in _pieces(log):
             table = pa.table({name: _arrow_column(pa, name, column) for name, column in piece.items()})
             if writer is None:
-                writer = pa.parquet.ParquetWriter(path, table.schema)
+                writer = pa.parquet.ParquetWriter(path, table.schema, write_page_checksum=True)
             writer.write_table(table)
     finally:
         if writer is not None:

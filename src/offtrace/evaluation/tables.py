@@ -107,7 +107,9 @@ def _opened(path: Path) -> Any:
     if end != MAGIC or size < 3 * len(MAGIC):
         raise ValueError(f"{path} is not a whole Parquet file: its end is missing. Copy or write it again")
     try:
-        return arrow().parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
+        return arrow().parquet.ParquetFile(
+            path, buffer_size=BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        )
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {_reason(error)}") from None
 

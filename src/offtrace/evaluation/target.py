@@ -1,6 +1,6 @@
 """The target policy π of an evaluation: a table, a file, a saved agent, or a function of the user's."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,11 +54,7 @@ class Target:
         """Return π(·|x) for states (N,) or observations (N, d): (N, A)."""
         if self.table is not None:
             return self.table[x]
-        assert self.function is not None
-        pieces = []
-        for start in range(0, len(x), ROWS_AT_ONCE):
-            found = self.function(x[start : start + ROWS_AT_ONCE])
-            pieces.append(_checked(found, min(ROWS_AT_ONCE, len(x) - start), self.num_actions, start))
+        pieces = [piece for _, piece in self._pieces(x, None)]
         if not pieces:
             return np.zeros((0, self.num_actions or 0))
         return np.concatenate(pieces)
@@ -70,10 +66,17 @@ class Target:
         x = log.observation if log.state is None else log.state
         assert x is not None
         found = np.empty(log.num_steps)
-        for start in range(0, log.num_steps, ROWS_AT_ONCE):
-            rows = slice(start, start + ROWS_AT_ONCE)
-            found[rows] = np.take_along_axis(self.probabilities(x[rows]), log.action[rows, None], axis=1)[:, 0]
+        for rows, piece in self._pieces(x, log.row):
+            found[rows] = np.take_along_axis(piece, log.action[rows, None], axis=1)[:, 0]
         return found
+
+    def _pieces(self, x: np.ndarray, source_rows: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield π(·|x) for a few rows at a time. Errors name rows of `x`, or their `source_rows`."""
+        assert self.function is not None
+        for start in range(0, len(x), ROWS_AT_ONCE):
+            rows = slice(start, min(start + ROWS_AT_ONCE, len(x)))
+            numbers = np.arange(rows.start, rows.stop) if source_rows is None else source_rows[rows]
+            yield rows, _checked(self.function(x[rows]), self.num_actions, numbers)
 
     def __repr__(self) -> str:
         actions = "" if self.num_actions is None else f", {self.num_actions} actions"
@@ -178,7 +181,7 @@ def _of_table(given: Any, title: str) -> Target:
         raise ValueError(f"`target` must be {KINDS}; got lists of different lengths.") from None
     if table.ndim != 2 or not table.size or table.dtype.kind not in "fiu":
         raise ValueError(f"`target` must be {KINDS}; got {_kind_of(given, table)}.")
-    checked = _checked(table, len(table), None, 0)
+    checked = _checked(table, None, np.arange(len(table)))
     if title == "table":
         title = f"table of {len(table):,} states"
     return Target(title, table.shape[1], checked)
@@ -254,27 +257,31 @@ def _for_states(target: Target, log: Log) -> Target:
     return target
 
 
-def _checked(given: Any, num_rows: int, num_actions: int | None, start: int) -> np.ndarray:
-    """Return probabilities (N, A) as float64; raise unless every row is a distribution, up to rounding."""
+def _checked(given: Any, num_actions: int | None, rows: np.ndarray) -> np.ndarray:
+    """Return probabilities (N, A) as float64; raise unless every row is a distribution, up to rounding.
+
+    `rows` (N,) are the numbers of the rows in errors.
+    """
     array = np.asarray(given)
     wanted = "A" if num_actions is None else str(num_actions)
     wrong_width = num_actions is not None and array.shape[1:] != (num_actions,)
-    if array.ndim != 2 or len(array) != num_rows or wrong_width or array.dtype.kind not in "fiu":
+    if array.ndim != 2 or len(array) != len(rows) or wrong_width or array.dtype.kind not in "fiu":
         raise ValueError(
-            f"`target` must give probabilities of shape ({num_rows}, {wanted}); got {array.dtype} of {array.shape}."
+            f"`target` must give probabilities of shape ({len(rows)}, {wanted}); "
+            f"got {array.dtype} of shape {array.shape}."
         )
-    _refuse("must have finite probabilities", ~np.isfinite(array).all(axis=1), array, start)
-    _refuse("must not have negative probabilities", (array < 0).any(axis=1), array, start)
+    _refuse("must have finite probabilities", ~np.isfinite(array).all(axis=1), array, rows)
+    _refuse("must not have negative probabilities", (array < 0).any(axis=1), array, rows)
     off = np.abs(array.sum(axis=1, dtype=np.float64) - 1)
-    _refuse("must have rows that sum to 1", off > tolerance(array), array, start)
+    _refuse("must have rows that sum to 1", off > tolerance(array), array, rows)
     return array.astype(np.float64, copy=False)
 
 
-def _refuse(rule: str, broken: Any, array: np.ndarray, start: int) -> None:
-    rows = np.flatnonzero(broken)
-    if not len(rows):
+def _refuse(rule: str, broken: Any, array: np.ndarray, rows: np.ndarray) -> None:
+    found = np.flatnonzero(broken)
+    if not len(found):
         return
-    shown = ", ".join(str(row + start) for row in rows[:MOST_SHOWN])
-    more = f" and {len(rows) - MOST_SHOWN:,} more" if len(rows) > MOST_SHOWN else ""
-    row = np.array2string(array[rows[0]], precision=6, threshold=8)
-    raise ValueError(f"`target` {rule}; got {row} in row{'s' if len(rows) > 1 else ''} {shown}{more}.")
+    shown = ", ".join(f"{row:,}" for row in rows[found][:MOST_SHOWN])
+    more = f" and {len(found) - MOST_SHOWN:,} more" if len(found) > MOST_SHOWN else ""
+    row = np.array2string(array[found[0]], precision=6, threshold=8)
+    raise ValueError(f"`target` {rule}; got {row} in row{'s' if len(found) > 1 else ''} {shown}{more}.")

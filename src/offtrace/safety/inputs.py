@@ -131,7 +131,9 @@ def _read_log(path: Path, tell: Callable[[str], None]) -> Arrays:
     except (ValueError, ImportError) as error:
         raise ValueError(f"`mdp`: {path}: {error}") from None
     num_left_out = log.num_steps - len(arrays["state"])
-    if num_left_out:
+    if num_left_out == 1:
+        tell(f"{path}: 1 truncated step has no next state in the log, and is not counted.")
+    elif num_left_out:
         tell(f"{path}: {num_left_out:,} truncated steps have no next state in the log, and are not counted.")
     return arrays
 
