@@ -9,7 +9,7 @@ from offtrace.evaluation.estimation import DEFAULT, Evaluation, evaluate, settin
 from offtrace.evaluation.log import Log
 from offtrace.evaluation.preparation import Features
 from offtrace.evaluation.reading import read
-from offtrace.evaluation.target import Target, as_target
+from offtrace.evaluation.target import Target, as_target, check_support
 
 
 def _quiet(done: float, total: float, description: str) -> None:
@@ -71,6 +71,7 @@ def estimate(
     )
     log = read(log)
     policy = as_target(target, log=log)
+    check_support(log, policy.of_actions(log))
     with make_engine(log, engine, ray_address, num_workers) as parts:
         return evaluate(parts, policy, settings, progress)
 
@@ -119,6 +120,8 @@ def compare(
     log = read(log)
     named = _named(targets, log)
     evaluations = {}
+    for target in named.values():
+        check_support(log, target.of_actions(log))
     with make_engine(log, engine, ray_address, num_workers) as parts:
         for number, (name, target) in enumerate(named.items()):
 
