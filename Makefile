@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test quick check format reproduce bench docs soak clean
+.PHONY: help install test oldest quick check format reproduce bench docs soak clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -22,6 +22,12 @@ install: $(STAMP) ## make .venv with the tested versions
 
 test: check ## format, lint, types, then every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+oldest: ## every test with the oldest versions, in .venv-oldest (Python 3.11)
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[dev]'
+	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
+	  .venv-oldest/bin/python -m pytest -q -n 2 --dist worksteal
 
 QUICK := $(addprefix tests/,conformance/test_operator.py $(addprefix unit/test_,structure.py docs.py input_checks.py \
   model_input_checks.py traces.py policies.py mdp.py safety.py spec.py scores.py statistics.py tables.py \

@@ -19,6 +19,7 @@ PAGES = {
     "doctor": "docs/doctor.md",
     "deviations": "docs/deviations.md",
     "reliability": "docs/reliability.md",
+    "versions": "docs/versions.md",
     "changelog": "CHANGELOG.md",
 }
 

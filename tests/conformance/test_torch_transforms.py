@@ -22,8 +22,12 @@ SAME = {"rtol": 1e-12, "atol": 1e-12}
 """Sums of fewer than 100 products of numbers under 10, in another order: some 1e-14 in float64."""
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 """Central differences with steps of 1e-6: 2e-8 of rounding, for numbers under 100."""
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+FORWARD_MODE = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 """PyTorch's own import for derivatives in forward mode warns."""
+COMPILES = pytest.mark.skipif(
+    tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 12),
+    reason="`torch.compile` of the targets needs PyTorch 2.12",
+)
 LAMBDAS = torch.tensor([0.0, 0.4, 1.0], dtype=torch.float64)
 
 
@@ -303,6 +307,7 @@ def test_eager_calls_do_not_use_the_operator(monkeypatch: pytest.MonkeyPatch) ->
 # -- torch.compile -------------------------------------------------------------------------------------------
 
 
+@COMPILES
 def test_compiled_without_a_graph_break() -> None:
     """One graph with every kind of trace and every recursion; a function defined inside it has no defaults."""
     w = given(3)
@@ -324,6 +329,7 @@ def test_compiled_without_a_graph_break() -> None:
     torch.testing.assert_close(got, eager_gradient(lambda q: (everything(q) ** 2).sum(), q), **SAME)
 
 
+@COMPILES
 def test_compiled_once_for_all_sizes_and_numbers() -> None:
     """`dynamic=True` fixes no size; λ is an argument, and a second eager call changes nothing that is guarded."""
     graphs = []
@@ -347,6 +353,7 @@ def test_compiled_once_for_all_sizes_and_numbers() -> None:
     }
 
 
+@COMPILES
 def test_torch_func_inside_torch_compile() -> None:
     w = given()
 
@@ -380,6 +387,7 @@ print("same")
 """
 
 
+@COMPILES
 def test_cold_start() -> None:
     """The first call of the process is the compiled one, with PyTorch's own compiler."""
     done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True)
