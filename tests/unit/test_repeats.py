@@ -24,7 +24,7 @@ P = np.array([3600, 900, 400, 225, 144]) / 5269  # 1/n², n = 1, …, 5, over th
 
 @pytest.fixture(scope="module")
 def played() -> tuple[np.ndarray, ...]:
-    """Return a, μ(a) and the steps left after each step, each (NUM_STEPS, NUM_ACTORS), in episodes of LENGTH steps."""
+    """Return a, μ(a) and the steps left after each step, (NUM_STEPS, NUM_ACTORS), in episodes of LENGTH steps."""
 
     def step(now: Repeats, given: Any) -> Any:
         time, key = given
