@@ -1,5 +1,6 @@
 """A run in which no episode differs from another is told so, and no other."""
 
+import dataclasses
 import math
 
 import pytest
@@ -39,6 +40,9 @@ def test_told_once_and_at_the_end(plan: Plan) -> None:
     assert hint is not None
     for part in ("nearly all of 50 had", "200 steps", "return of -200", "--options max_episode_steps 1000"):
         assert part in hint
+    assert "--random-action-steps" not in hint  # they last several steps already
+    plain = dataclasses.replace(plan, random_action_steps=1)
+    assert "--random-action-steps 100" in str(Hints([plain], TOTAL).after_tick(flat[:5]))
     assert Hints([plan], TOTAL).at_end(flat, [[-200.0] * 5]) is not None
     assert Hints([plan], TOTAL).at_end(flat, [[-200.0] * 4 + [-131.0]]) is None  # the greedy policy finds the goal
 

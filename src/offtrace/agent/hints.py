@@ -94,7 +94,10 @@ def _advice(spec: Plan, length: float) -> str:
     """Return what to try, with the names of the options."""
     name = "max_episode_steps" if spec.env.startswith("gymnasium/") else "time_limit"
     steps = 5 * int(length)
+    repeats = ""
+    if spec.random_action_steps == 1:
+        repeats = "random actions that last several steps (`--random-action-steps 100`), "
     return (
-        f"Exploration may not find the reward. Try longer episodes (`--options {name} {steps}`, in Python "
+        f"Exploration may not find the reward. Try {repeats}longer episodes (`--options {name} {steps}`, in Python "
         f"`options={{{name!r}: {steps}}}`), observations whose numbers are of similar size, or a reward on the way."
     )

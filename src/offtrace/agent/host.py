@@ -155,11 +155,11 @@ class Host:
 
     def _choose_actions(self, state: HostState, learns: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the next actions and their probabilities; start the learner on pending rows, without waiting."""
-        chosen = self._choose(state.member, self._settings, state.actor.observation)
+        chosen = self._choose(state.member, self._settings, state.actor)
         # The actions are read before the learner is dispatched: later they would have to wait for its updates.
         a = np.asarray(chosen.a)
         mu_a = np.asarray(chosen.mu_a)
-        state.member = state.member._replace(key=chosen.key, following=chosen.following)
+        state.member = state.member._replace(key=chosen.key, following=chosen.following, repeats=chosen.repeats)
         if state.pending is not None:
             state.member, updates = self._absorb(learns)(state.member, self._settings, *state.pending)
             state.pending = None
@@ -171,13 +171,21 @@ class Host:
     def _choose(self) -> Any:
         """`program.choose`, compiled; it takes only the parts of the member that it reads."""
 
-        def choose(params: Any, key: Any, following: Any, num_steps: Any, settings: Any, obs: Any) -> Any:
+        def choose(
+            params: Any, key: Any, following: Any, num_steps: Any, repeats: Any, settings: Any, obs: Any, first: Any
+        ) -> Any:
             learner = LearnerState(params, None, None, num_steps)
-            member = Member(learner, None, following, self._template.replay, key, num_steps)
-            return program.choose(self._prog, member, settings, obs)
+            member = Member(learner, None, following, self._template.replay, key, num_steps, repeats)
+            return program.choose(self._prog, member, settings, obs, first)
 
         compiled = jax.jit(choose)
-        return lambda m, s, obs: compiled(m.learner.params, m.key, m.following, m.num_steps, s, obs)
+
+        def call(member: Member, settings: Any, actor: Actor) -> Any:
+            first = None if member.repeats is None else actor.first
+            state = (member.learner.params, member.key, member.following, member.num_steps, member.repeats)
+            return compiled(*state, settings, actor.observation, first)
+
+        return call
 
     @functools.lru_cache  # noqa: B019 (a runtime lives as long as its run)
     def _absorb(self, learns: bool) -> Any:

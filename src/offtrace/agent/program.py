@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from offtrace import policies
-from offtrace.agent import learner, replay, schedules
+from offtrace.agent import learner, repeats, replay, schedules
 from offtrace.agent.learner import Batch, Hyper, LearnerSpec, LearnerState, Metrics, UpdateRecord
 from offtrace.agent.network import make_network
 from offtrace.arrays import take_action
@@ -59,6 +59,7 @@ class ProgramSpec:
     """Data type of the network's computations; parameters stay float32."""
     switching: schedules.SwitchingEpsilon | None = None
     """The ε schedules of App. F; None for the linear one in `Settings`."""
+    random_action_steps: int = 1
     hidden_sizes: tuple[int, ...] = (64, 64)
     learner: LearnerSpec = field(default_factory=LearnerSpec)
 
@@ -114,6 +115,8 @@ class Member(NamedTuple):
     key: jax.Array
     num_steps: jax.Array
     """Environment steps of all actors together; dummy rows count."""
+    repeats: Any = None
+    """The action that each actor is repeating; None if a random action lasts one step."""
 
 
 class Probe(NamedTuple):
@@ -136,6 +139,7 @@ class ActionChoice(NamedTuple):
     mu_a: jax.Array
     key: jax.Array
     following: Any
+    repeats: Any
 
 
 # -- the static part -----------------------------------------------------------------------------------------
@@ -193,8 +197,11 @@ def init(prog: Program, settings: Settings, key: jax.Array) -> Member:
     following = None
     if spec.switching is not None:
         following = schedules.init(spec.switching, for_epsilon, spec.num_actors)
+    repeated = None
+    if spec.random_action_steps > 1:
+        repeated = repeats.init(spec.num_actors)
     state = learner.init(params, spec.learner, settings.hyper)
-    return Member(state, actors, following, memory, kept, jnp.zeros((), jnp.int32))
+    return Member(state, actors, following, memory, kept, jnp.zeros((), jnp.int32), repeated)
 
 
 def epsilon(prog: Program, member: Member, settings: Settings) -> jax.Array:
@@ -210,15 +217,35 @@ def epsilon(prog: Program, member: Member, settings: Settings) -> jax.Array:
     return jnp.full(prog.spec.num_actors, shared)
 
 
-def choose(prog: Program, member: Member, settings: Settings, observation: jax.Array) -> ActionChoice:
-    """Draw a ~ μ, ε-greedy in the current values. μ(a) is recorded here and never reconstructed."""
+def choose(
+    prog: Program, member: Member, settings: Settings, observation: jax.Array, first: Any = None
+) -> ActionChoice:
+    """Draw a ~ μ, ε-greedy in the current values. μ(a) is recorded here and never reconstructed.
+
+    `first` is True where the observation is the first of an episode; it is read only if random
+    actions last several steps.
+    """
+    spec = prog.spec
     key, for_action, for_schedule = jax.random.split(member.key, 3)
-    mu = policies.epsilon_greedy(prog.network(member.learner.params, observation), epsilon(prog, member, settings))
+    epsilons = epsilon(prog, member, settings)
+    mu = policies.epsilon_greedy(prog.network(member.learner.params, observation), epsilons)
     a = jax.random.categorical(for_action, jnp.log(mu))
+    mu_a = take_action(mu, a)
     following = member.following
-    if prog.spec.switching is not None:
-        following = schedules.advance(prog.spec.switching, following, for_schedule, 1)
-    return ActionChoice(a, take_action(mu, a), key, following)
+    if spec.switching is not None:
+        following = schedules.advance(spec.switching, following, for_schedule, 1)
+    repeated = member.repeats
+    if spec.random_action_steps > 1:
+        a, mu_a, repeated = repeats.advance(
+            repeated,
+            jax.random.fold_in(for_action, 1),
+            a,
+            mu_a,
+            uniform=epsilons / mu.shape[-1],
+            first=first,
+            most=spec.random_action_steps,
+        )
+    return ActionChoice(a, mu_a, key, following, repeated)
 
 
 def remember(prog: Program, member: Member, row: Row, a: jax.Array, mu_a: jax.Array) -> Member:
@@ -232,11 +259,11 @@ def remember(prog: Program, member: Member, row: Row, a: jax.Array, mu_a: jax.Ar
 
 def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ended]:
     """Take one step of every actor and write it to the memory."""
-    a, mu_a, key, following = choose(prog, member, settings, member.actors.observation)
+    chosen = choose(prog, member, settings, member.actors.observation, member.actors.first)
     env = environment(prog, settings)
-    actors, row, ended = jax.vmap(functools.partial(advance, env))(member.actors, a)
-    member = member._replace(actors=actors, key=key, following=following)
-    return remember(prog, member, row, a, mu_a), ended
+    actors, row, ended = jax.vmap(functools.partial(advance, env))(member.actors, chosen.a)
+    member = member._replace(actors=actors, key=chosen.key, following=chosen.following, repeats=chosen.repeats)
+    return remember(prog, member, row, chosen.a, chosen.mu_a), ended
 
 
 def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, UpdateRecord]:

@@ -87,6 +87,9 @@ class TrainSpec:
     """Final ε of the exploration; it starts at 1."""
     epsilon_steps: Whole = None
     """Environment steps over which ε decreases from 1."""
+    random_action_steps: Whole = None
+    """Most steps for which a random action is repeated; their number n is drawn with P(n) ∝ 1/n² (εz-greedy).
+    1 for plain ε-greedy."""
     target_policy: Annotated[str | None, _chosen("NAME")] = None
     """Target policy π: `exploration`, the current exploration policy (App. F), `greedy`, or `softmax`."""
     target_epsilon: float | None = None
@@ -188,6 +191,7 @@ class Plan(TrainSpec):
     regularisation: float
     epsilon: float
     epsilon_steps: int
+    random_action_steps: int
     target_policy: str
     double: bool
     target_period: int
@@ -208,6 +212,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "step_size": 5e-4,
         "regularisation": 1e-8,
         "epsilon": 0.05,
+        "random_action_steps": 1,
         "target_policy": "exploration",
         "double": True,
         "target_period": 250,
@@ -219,6 +224,18 @@ DEFAULT_LAMBDA = 1.0
 
 DEFAULT_TICK = 20_000
 """The largest default of `tick_steps`."""
+
+MOUNTAIN_CAR: Mapping[str, Any] = MappingProxyType(
+    {
+        "num_steps": 300_000,
+        "window": 32,
+        "step_size": 6e-3,  # large, as velocities are at most 0.07
+        "epsilon": 0.1,
+        "epsilon_steps": 100_000,
+        "random_action_steps": 200,  # a random action of one step never reaches the flag
+        "target_period": 100,
+    }
+)
 
 TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -243,6 +260,8 @@ TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
         "CartPole-v1": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
         "pocket/cartpole": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
+        "MountainCar-v0": MOUNTAIN_CAR,
+        "pocket/mountain_car": MOUNTAIN_CAR,
         "LunarLander-v3": {
             "num_steps": 500_000,
             "step_size": 1e-3,
@@ -326,7 +345,7 @@ def continued(spec: TrainSpec, plan: Plan) -> TrainSpec:
 
 
 ADDED: Mapping[str, Any] = MappingProxyType(
-    {"target_epsilon": None, "trace_options": {}, "trace_source": "", "trace_title": ""}
+    {"target_epsilon": None, "trace_options": {}, "trace_source": "", "trace_title": "", "random_action_steps": 1}
 )
 """Fields added after the first version, with the value that reproduces older runs.
 
@@ -379,6 +398,7 @@ WHOLE = {
     "replay_size": 1,
     "fill": 1,
     "epsilon_steps": 1,
+    "random_action_steps": 1,
     "target_period": 1,
     "tick_steps": 1,
     "evaluation_ticks": 0,
@@ -388,6 +408,8 @@ WHOLE = {
 """Whole numbers, each with its smallest value."""
 MOST = 2**31 - 1
 """The largest whole number: counts have 32 bits."""
+MOST_RANDOM_STEPS = 10_000
+"""The largest `random_action_steps`: their probabilities are a table in the program."""
 LARGEST = 3.4e38
 SMALLEST = 1.2e-38
 """The range of positive numbers in float32."""
@@ -432,6 +454,8 @@ def _broken_rule(name: str, value: Any) -> str:
         return rule
     if name in WHOLE and not _is_whole(value, WHOLE[name]):
         return f"a whole number of at least {WHOLE[name]} and under 2³¹"
+    if name == "random_action_steps" and value > MOST_RANDOM_STEPS:
+        return f"at most {MOST_RANDOM_STEPS:,}"
     if name in SHARES and not (_is_number(value) and 0 <= value <= 1):
         return "in [0, 1]"
     if name in POSITIVE and not (_is_number(value) and SMALLEST <= value <= LARGEST):
