@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "safety": {"files", "mdp", "policies", "traces", "operators"},
     "scores": set(),
     "returns": {"arrays", "errors", "likelihoods", "traces", "threads", "kernels"},
-    "evaluation": {"kernels", "returns", "traces"},
+    "evaluation": {"kernels", "mdp", "returns", "traces"},
     "online": {"mdp", "traces", "likelihoods", "kernels", "threads"},
     "doctor": {"arrays", "traces"},
     "environments": {"imports", "mdp"},
