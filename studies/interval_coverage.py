@@ -1,9 +1,9 @@
 """Measures how often the 95 % intervals of off-policy evaluation contain the exact value, and how
 large the errors of its estimators are.
 
-    python studies/coverage.py                      1,000 logs per problem and size, hours on two cores
-    python studies/coverage.py --quick              a small part, in about a minute
-    python studies/coverage.py --tables             the tables of the results so far
+    python studies/interval_coverage.py  1,000 logs per problem and size, hours
+    python studies/interval_coverage.py  --quick              a small part, in about a minute
+    python studies/interval_coverage.py  --tables             the tables of the results so far
 
 Logs of 50, 200 and 1,000 episodes are drawn from the MDPs of `problems.py`. Results are appended to
 a file of JSON lines, one per log, and a log that is in the file is not evaluated again. The tables
@@ -188,7 +188,7 @@ def print_thresholds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, repetitions=1_000, output="coverage.jsonl")
+    add_options(parser, repetitions=1_000, output="interval_coverage.jsonl")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="episodes per log (50 200 1000)")
     parser.add_argument("--problems", nargs="+", default=[""], help="problems by the start of their names (all)")
     given = parser.parse_args()
