@@ -37,6 +37,7 @@ MAY_IMPORT = {
         "imports",
         "kernels",
         "likelihoods",
+        "mdp",
         "ray_connection",
         "returns",
         "threads",
