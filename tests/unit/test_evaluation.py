@@ -322,7 +322,7 @@ def test_a_log_without_the_targets_actions_cannot_answer(log: Log) -> None:
 def test_few_effective_episodes_are_said_aloud() -> None:
     far = np.eye(A)[MU.argmin(axis=1)]
     found = estimate(simulated(150, 7), target=far, gamma=GAMMA)
-    assert found.diagnostics.effective_episodes < 30
+    assert found.diagnostics.effective_episodes < 100
     assert found.verdict.answer == "with care"
     assert found.verdict.estimate == repr(ot.Retrace(1.0))
     assert "worth" in found.verdict.warnings[0]

@@ -8,11 +8,11 @@ from offtrace.evaluation.bases import Table
 from offtrace.evaluation.importance import EpisodeSums
 from offtrace.evaluation.parts import Engine, Part, total
 
-FEW = 30
-"""Effective episodes below which importance sampling is not trusted."""
+FEW = 100
+"""Effective episodes below which intervals of importance sampling are too narrow (studies/interval_coverage.py)."""
 LARGE_SHARE = 0.2
 """Share of all weight on one episode that is worth a warning."""
-UNSEEN = 0.01
+UNSEEN = 0.001
 """Share of π's actions without data that is worth a warning."""
 CUT = 0.05
 """γ^T at a cut that is worth a warning."""
@@ -53,7 +53,7 @@ class Diagnostics:
         if self.effective_episodes < FEW:
             lines.append(
                 f"The {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of the target "
-                "policy. Importance sampling and the doubly robust forms are not reliable, nor are their intervals."
+                "policy. The intervals of importance sampling and of the doubly robust forms are too narrow."
             )
         if self.largest_share > LARGE_SHARE and self.num_episodes > 1:
             lines.append(f"One episode has {self.largest_share:.0%} of all weight.")

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from offtrace.evaluation.diagnostics import FEW, UNSEEN, Diagnostics
+from offtrace.evaluation.diagnostics import FEW, Diagnostics
 
-MUCH_UNSEEN = 0.1
+MUCH_UNSEEN = 0.05
 """Share of π's actions without data from which on the log cannot answer."""
+SOME_UNSEEN = 0.01
+"""The same where few episodes resemble the target policy."""
 FEW_EPISODES = 100
 """Episodes below which intervals are too narrow more often than they say."""
 
@@ -45,7 +47,7 @@ def judge(rows: Mapping[str, Any], diagnostics: Diagnostics, trace: str) -> Verd
     if diagnostics.unseen_share > MUCH_UNSEEN:
         sentence = "No: the log has too little data on what the target policy does."
         return Verdict("no", sentence, chosen, tuple(warnings))
-    if diagnostics.effective_episodes < FEW and diagnostics.unseen_share > UNSEEN:
+    if diagnostics.effective_episodes < FEW and diagnostics.unseen_share > SOME_UNSEEN:
         sentence = "No: few episodes resemble the target policy, and some of its actions were never tried."
         return Verdict("no", sentence, chosen, tuple(warnings))
     if warnings:
