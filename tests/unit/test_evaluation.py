@@ -315,6 +315,8 @@ def test_a_log_without_the_targets_actions_cannot_answer(log: Log) -> None:
     found = estimate(only_zero, target=np.full((X, A), 0.5), gamma=GAMMA)
     assert found.verdict.answer == "no"
     assert found.diagnostics.unseen_share == pytest.approx(0.5)
+    both = compare(only_zero, targets={"half": np.full((X, A), 0.5)}, gamma=GAMMA, estimator="is")
+    assert not any(one.told for one in both.differences)
     with pytest.raises(LogError, match="no episode could come from it"):
         estimate(only_zero, target=np.eye(A)[np.ones(X, int)], gamma=GAMMA)
 

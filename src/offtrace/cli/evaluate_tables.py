@@ -31,11 +31,10 @@ def print_comparison(found: Comparison, console: Console) -> None:
         console.print(_table(evaluation))
         _print_numbers(evaluation, console)
         console.print()
-    first = next(iter(found.evaluations.values()))
-    level = first.confidence
+    level = next(iter(found.evaluations.values())).confidence
     caption = (
-        f"Paired differences by {_short(first[found.estimator])}, with intervals of {level:.0%}. The last column "
-        "considers all pairs at once (Holm)."
+        f"Paired differences of the estimates in bold, with intervals of {level:.0%}. The last column considers all "
+        "pairs at once (Holm), and tells nothing where a verdict is no."
     )
     table = new_table("Which policy is better?", caption)
     for name in ("better", "than"):

@@ -19,7 +19,6 @@ class Difference:
 
     one: str
     other: str
-    estimator: str
     value: float
     standard_error: float
     interval: tuple[float, float]
@@ -27,7 +26,10 @@ class Difference:
     p_value: float
     """Two-sided, by asymptotics."""
     told: bool
-    """True if the log tells the two apart at the level of the intervals, all pairs considered (Holm)."""
+    """True if the log tells the two apart at the level of the intervals, all pairs considered (Holm).
+
+    Never where the verdict on one of them is no.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +37,20 @@ class Comparison:
     """Several policies on one log."""
 
     evaluations: dict[str, Evaluation]
-    estimator: str
+    estimators: dict[str, str]
+    """The estimator of every policy whose values are compared."""
     differences: tuple[Difference, ...]
     """Of every pair, the better policy first."""
     ranking: tuple[str, ...]
     """All policies and the logged one, best first."""
 
     def __repr__(self) -> str:
-        return f"Comparison({' > '.join(self.ranking)} by {self.estimator})"
+        return f"Comparison({' > '.join(self.ranking)})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the arrays, for JSON."""
         return {
-            "estimator": self.estimator,
+            "estimators": self.estimators,
             "ranking": list(self.ranking),
             "differences": [asdict(one) for one in self.differences],
             "evaluations": {name: one.as_dict() for name, one in self.evaluations.items()},
@@ -55,33 +58,27 @@ class Comparison:
 
 
 def compare_evaluations(evaluations: dict[str, Evaluation], estimator: str | None) -> Comparison:
-    """Compare evaluations of the same log; `estimator` is by default what most verdicts recommend."""
-    chosen = estimator or _most_recommended(list(evaluations.values()))
-    values = {}
-    influences = {}
-    for name, one in evaluations.items():
-        values[name] = one[chosen].value
-        influences[name] = one.influence[chosen]
+    """Compare evaluations of the same log, by one estimator, or by what the verdict on each policy recommends."""
+    chosen = {name: estimator or one.verdict.estimate for name, one in evaluations.items()}
     any_one = next(iter(evaluations.values()))
-    values[LOGGED] = any_one.logged.value
+    values = {name: one[chosen[name]].value for name, one in evaluations.items()} | {LOGGED: any_one.logged.value}
+    influences = {name: one.influence[chosen[name]] for name, one in evaluations.items()}
     influences[LOGGED] = any_one.influence[LOGGED]
+    unknown = {name for name, one in evaluations.items() if one.verdict.answer == "no"}
     ranking = tuple(sorted(values, key=lambda name: -values[name]))
     pairs = [(one, other) for i, one in enumerate(ranking) for other in ranking[i + 1 :]]
     errors = [_standard_error(influences[one] - influences[other]) for one, other in pairs]
     gaps = [values[one] - values[other] for one, other in pairs]
     p_values = [_p_value(gap, error) for gap, error in zip(gaps, errors, strict=True)]
-    told = _holm(p_values, 1 - any_one.confidence)
+    stands = _holm(p_values, 1 - any_one.confidence)
     z = float(norm.ppf((1 + any_one.confidence) / 2))
     differences = tuple(
-        Difference(one, other, chosen, gap, error, (gap - z * error, gap + z * error), p_value, is_told)
-        for (one, other), gap, error, p_value, is_told in zip(pairs, gaps, errors, p_values, told, strict=True)
+        Difference(
+            one, other, gap, error, (gap - z * error, gap + z * error), p_value, told and not {one, other} & unknown
+        )
+        for (one, other), gap, error, p_value, told in zip(pairs, gaps, errors, p_values, stands, strict=True)
     )
     return Comparison(evaluations, chosen, differences, ranking)
-
-
-def _most_recommended(evaluations: Sequence[Evaluation]) -> str:
-    names = [one.verdict.estimate for one in evaluations]
-    return max(names, key=names.count)
 
 
 def _standard_error(influence: np.ndarray) -> float:

@@ -102,7 +102,8 @@ def compare(
         log: A `Log`, or whatever `read` takes.
         targets: Policies as in `estimate`; a dict gives them names.
         gamma: Discount γ in [0, 1].
-        estimator: Name of the estimator whose differences are taken; by default what the verdicts recommend.
+        estimator: Name of the estimator whose differences are taken; by default, for every policy, the one that
+            its verdict recommends.
         trace: As in `estimate`, and so are the arguments that follow.
     """
     settings = settings_of(

@@ -40,9 +40,11 @@ def judge(rows: Mapping[str, Any], diagnostics: Diagnostics, trace: str) -> Verd
     trusts_weights = diagnostics.effective_episodes >= FEW and "wdr" in rows
     chosen = "wdr" if trusts_weights else trace
     if trusts_weights and _apart(rows["wdr"], rows[trace]):
+        reason = "states may not be Markov, or features may be too few."
+        if diagnostics.unseen_share > 0:
+            reason = "the fitted value takes actions without data for worthless."
         warnings.append(
-            f"The intervals of {rows[trace].title} and of the weighted doubly robust estimate do not meet: "
-            "states may not be Markov, or features may be too few."
+            f"The intervals of {rows[trace].title} and of the weighted doubly robust estimate do not meet: {reason}"
         )
     if diagnostics.unseen_share > MUCH_UNSEEN:
         sentence = "No: the log has too little data on what the target policy does."
