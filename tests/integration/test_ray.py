@@ -11,9 +11,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from offtrace import evaluation
 from offtrace.agent.spec import Plan
+from offtrace.evaluation import parts
+from offtrace.evaluation.simulation import simulate
 from offtrace.experiments import cluster, engine
 from offtrace.experiments.members import ClaimedRuns
 from offtrace.experiments.networks import read_network
@@ -21,6 +25,7 @@ from offtrace.experiments.spec import Sweep, runs_of
 from offtrace.experiments.store import Store, StoredRun
 from offtrace.experiments.stored_runs import seal
 from offtrace.experiments.workers import TRIES
+from offtrace.mdp import chain
 
 pytest.importorskip("ray", reason="ray is not installed: pip install 'offtrace[ray]'")
 if not Path("/proc/self/stat").exists():
@@ -200,3 +205,14 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`jobs` must be at least 1 on Ray, .*got 0"):
         cluster.run(small(), tmp_path / "results.sqlite", jobs=0)
     assert not (tmp_path / "results.sqlite").exists()
+
+
+def test_an_evaluation_has_the_numbers_of_the_local_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers and more parts than workers; to the last bit."""
+    monkeypatch.setattr(parts, "ROWS_PER_PART", 300)
+    log = simulate(chain(5, slip=0.1), np.full((5, 2), 0.5), 100, seed=0)
+    assert len(parts.cuts(log)) > 2
+    settings: dict[str, Any] = {"target": np.tile([0.4, 0.6], (5, 1)), "gamma": 0.9, "trace": "retrace"}
+    here = evaluation.estimate(log, **settings)
+    there = evaluation.estimate(log, engine="ray", num_workers=2, **settings)
+    assert there.as_dict() == here.as_dict()

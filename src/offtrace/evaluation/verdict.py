@@ -60,4 +60,5 @@ def judge(rows: Mapping[str, Any], diagnostics: Diagnostics, trace: str) -> Verd
 
 
 def _apart(one: Any, other: Any) -> bool:
-    return one.interval[0] > other.interval[1] or other.interval[0] > one.interval[1]
+    gap = max(one.interval[0] - other.interval[1], other.interval[0] - one.interval[1])
+    return gap > 1e-6 * max(1.0, abs(one.value))  # without noise, both intervals are points

@@ -1,0 +1,86 @@
+"""`offtrace evaluate` as a user types it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from offtrace.cli import main
+from offtrace.evaluation import estimate, write
+from offtrace.evaluation.simulation import simulate
+
+MDP = ot.mdp.chain(5, gamma=0.9)
+PI = np.tile([0.45, 0.55], (5, 1))
+LOG = simulate(MDP, np.full((5, 2), 0.5), 300, seed=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(LOG, tmp_path / "log.parquet")
+    np.save(tmp_path / "new.npy", PI)
+    np.save(tmp_path / "other.npy", PI[:, ::-1])
+    (tmp_path / "policies_for_test.py").write_text(
+        "import numpy as np\ndef new(states):\n    return np.tile([0.45, 0.55], (len(states), 1))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["evaluate", "log.parquet", "--target", "new.npy", "--gamma", "0.9", "--lambda", "0.9"])
+    out = capsys.readouterr().out
+    assert out.startswith("Can this log answer the question? Yes: read the weighted doubly robust estimate")
+    assert all(len(line) <= 80 for line in out.splitlines())
+    for name in ("Retrace(λ = 0.9)", "FQE", "WPDIS", "WDR", "the log itself"):
+        assert f"\n{name} " in out
+    assert "300 episodes" in out
+
+
+def test_json_has_the_numbers_of_the_library(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["evaluate", "log.parquet", "--target", "policies_for_test:new", "--gamma", "0.9", "--json"])
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    wanted = estimate(LOG, target=PI, gamma=0.9, trace=ot.Retrace(1.0))
+    for one in found["estimates"]:
+        assert one["value"] == pytest.approx(wanted[one["name"]].value, rel=1e-9)
+        assert one["interval"] == pytest.approx(wanted[one["name"]].interval, rel=1e-6)
+    assert found["verdict"]["answer"] == "yes"
+    assert "Imported policies_for_test" in captured.err
+
+
+def test_several_policies_and_a_chart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["evaluate", "log.parquet", "--target", "new.npy", "other.npy", "--gamma", "0.9", "--output", "out"])
+    out = capsys.readouterr().out
+    assert "Which policy is better?" in out
+    assert {path.name for path in (folder / "out").iterdir()} == {
+        "evaluation.csv",
+        "evaluation.json",
+        "evaluation.pdf",
+        "evaluation.png",
+        "evaluation.svg",
+    }
+    found = json.loads((folder / "out" / "evaluation.json").read_text())
+    assert found["ranking"][0] == "new.npy"
+    assert len(found["differences"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "name a log"),
+        (["log.parquet"], "name a target policy"),
+        (["missing.parquet", "--target", "new.npy"], "missing.parquet"),
+        (["log.parquet", "--target", "missing.npy"], "missing.npy"),
+        (["log.parquet", "--target", "new.npy", "--gamma", "2"], "`gamma` must be in [0, 1]; got 2.0."),
+        (["log.parquet", "--target", "new.npy", "--columns", "state"], "`columns` must look like `state=s`"),
+        (["new.npy", "--target", "new.npy"], "new.npy"),
+    ],
+)
+def test_wrong_input(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", *arguments])
+    assert stop.value.code == 2
+    assert text in " ".join(capsys.readouterr().err.split())
