@@ -13,6 +13,7 @@ PAGES = {
     "safety": "docs/safety.md",
     "online": "docs/online.md",
     "evaluation": "docs/evaluation.md",
+    "evaluation-studies": "docs/evaluation-studies.md",
     "agent": "docs/agent.md",
     "experiments": "docs/experiments.md",
     "statistics": "docs/statistics.md",

@@ -55,21 +55,22 @@ def evaluation_chart(evaluations: dict[str, Evaluation]) -> alt.LayerChart:
             ends = {"value": one.value, "low": one.interval[0], "high": one.interval[1]}
             drawn: dict[str, Any] = {end: min(max(value, low), high) for end, value in ends.items()}
             drawn["row"] = f"{name}: {one.title}" if several else one.title
-            drawn["kind"] = FIRST if one.name == evaluation.verdict.estimate else OTHERS
+            is_first = one.name == evaluation.verdict.estimate and evaluation.verdict.answer != "no"
+            drawn["kind"] = FIRST if is_first else OTHERS
             drawn["cut"] = drawn["low"] > one.interval[0] or drawn["high"] < one.interval[1]
             rows.append(drawn)
     first = next(iter(evaluations.values()))
     scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-    x = alt.X("value:Q", scale=scale, title="value at the start of an episode")
+    x = alt.X("value:Q", scale=scale, title="value at the start of an episode").axis(tickCount=6)
     y = alt.Y("row:N", title=None, sort=[str(row["row"]) for row in rows])
     base: Any = alt.Chart(alt.InlineData(values=rows)).encode(
-        y=y.axis(labelLimit=360, grid=True),
+        y=y.axis(labelLimit=440, grid=True),
         color=alt.Color("kind:N", legend=None).scale(domain=[FIRST, OTHERS], range=[CHOSEN, COLOUR]),
     )
     logged: Any = alt.Chart(alt.InlineData(values=[{"value": first.logged.value}]))
     notes = [
         f"{first.diagnostics.num_episodes:,} episodes, γ = {first.gamma:g}; intervals of {first.confidence:.0%}.",
-        "Dashed: the log itself. Orange: the estimate to read first.",
+        "Dashed: the log itself. Orange: the estimate to read, where the log can answer.",
     ]
     if any(row["cut"] for row in rows):
         notes.append("Intervals that reach the frame go on beyond it.")
