@@ -219,7 +219,7 @@ def draw(setting: Setting, num_episodes: int, seed: int) -> Log:
 def ours(log: Log, setting: Setting) -> dict[str, float]:
     first, *rest = TRACES.values()
     found = estimate(
-        log, target=setting.pi, gamma=setting.mdp.gamma, trace=first, traces=rest, num_bootstrap=1, seed=0
+        log, target=setting.pi, gamma=setting.mdp.gamma, trace=first, traces=rest, num_bootstrap=2, seed=0
     )
     names = {repr(trace): name for name, trace in TRACES.items()}
     return {names.get(one.name, one.name): one.value for one in found.estimates}

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from builders.games import newest
 from gymnasium import spaces
 from loops import each
 
@@ -111,7 +112,7 @@ def test_one_hot_of_many_states_is_refused() -> None:
 
 def test_rows_of_toy_text() -> None:
     """The rows of two actors against plain environments: the one-hot vector of the state, or of each part."""
-    for id_, size in (("FrozenLake-v1", 16), ("Taxi-v4", 500), ("Blackjack-v1", 32 + 11 + 2)):
+    for id_, size in (("FrozenLake-v1", 16), (newest("Taxi"), 500), ("Blackjack-v1", 32 + 11 + 2)):
         with GymnasiumRows(id_, 2, 3) as rows:
             actor = rows.begin()
             assert rows.observation == ((size,), np.bool_)

@@ -103,6 +103,9 @@ def test_actions_have_a_character_each() -> None:
     for name, characters in ACTIONS.items():
         suite, _, game = name.partition("/")
         if suite == "gymnasium":
+            if game not in gymnasium.registry:  # releases of Gymnasium differ in their versions of CliffWalking
+                assert game.startswith("CliffWalking")
+                continue
             number = int(gymnasium.make(game).action_space.n)
         else:
             number = GAMES[game].num_actions if game in GAMES else make(name).num_actions

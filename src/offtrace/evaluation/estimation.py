@@ -217,7 +217,7 @@ def evaluate(engine: Engine, target: Target, settings: Settings, progress: Progr
         logged=_row("logged", "the log itself", logged, settings.confidence, ""),
         diagnostics=diagnostics,
         behaviour=behaviour,
-        verdict=judge(rows, diagnostics, first),
+        verdict=judge(rows, diagnostics, behaviour, first),
         q=q,
         influence={name: one.influence for name, one in found.items()} | {"logged": logged.influence},
     )

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from offtrace.evaluation.behaviour import EstimatedBehaviour
 from offtrace.evaluation.diagnostics import FEW, Diagnostics
 
 MUCH_UNSEEN = 0.05
 """Share of π's actions without data from which on the log cannot answer."""
 SOME_UNSEEN = 0.01
 """The same where few episodes resemble the target policy."""
+RARE = 0.01
+"""Estimated probability of a taken action that is worth a warning."""
 FEW_EPISODES = 100
 """Episodes below which intervals are too narrow more often than they say."""
 
@@ -29,9 +32,19 @@ class Verdict:
         return self.sentence
 
 
-def judge(rows: Mapping[str, Any], diagnostics: Diagnostics, trace: str) -> Verdict:
+def judge(
+    rows: Mapping[str, Any], diagnostics: Diagnostics, behaviour: EstimatedBehaviour | None, trace: str
+) -> Verdict:
     """Return the verdict on the estimates, of which `trace` names the fitted one."""
     warnings = diagnostics.warnings()
+    if behaviour is not None and behaviour.smallest < RARE:
+        remedy = ""
+        if behaviour.num_folds > 1:
+            remedy = " With `num_folds=1` an action counts at least its own episode."
+        warnings.append(
+            f"The estimated μ of an action that was taken is as small as {behaviour.smallest:.2g}, so weights are "
+            f"large.{remedy}"
+        )
     if diagnostics.num_episodes < FEW_EPISODES:
         warnings.append(
             f"With {diagnostics.num_episodes:,} episodes the intervals are too narrow more often than they say."
