@@ -84,7 +84,8 @@ def test_an_option_means_the_same_in_all_verbs() -> None:
             kinds.setdefault(name, set()).add("several" if "tuple[" in text else "one")
     assert {name for name, kind in kinds.items() if len(kind) > 1} == set()
     several = {name for name, kind in kinds.items() if kind == {"several"}}
-    assert several == {"envs", "traces", "lambdas", "axes", "results", "formats", "names", "select", "allow_import"}
+    plurals = {"envs", "traces", "lambdas", "axes", "results", "formats", "names", "logs", "targets", "estimators"}
+    assert several == {*plurals, "columns", "select", "allow_import"}
     assert not {"seeds", "episodes", "steps"} & set(kinds), "these are counts"
 
 

@@ -52,7 +52,20 @@ def test_json_has_the_numbers_of_the_library(folder: Path, capsys: pytest.Captur
 
 
 def test_several_policies_and_a_chart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["evaluate", "log.parquet", "--target", "new.npy", "other.npy", "--gamma", "0.9", "--output", "out"])
+    main(
+        [
+            "evaluate",
+            "log.parquet",
+            "--target",
+            "new.npy",
+            "--targets",
+            "other.npy",
+            "--gamma",
+            "0.9",
+            "--output",
+            "out",
+        ]
+    )
     out = capsys.readouterr().out
     assert "Which policy is better?" in out
     assert {path.name for path in (folder / "out").iterdir()} == {

@@ -88,7 +88,7 @@ class TrainSpec:
     epsilon_steps: Whole = None
     """Environment steps over which ε decreases from 1."""
     random_action_steps: Whole = None
-    """Most steps for which a random action is repeated; their number n is drawn with P(n) ∝ 1/n² (εz-greedy).
+    """Most steps for which a random action is repeated; n steps have a probability proportional to 1/n² (εz-greedy).
     1 for plain ε-greedy."""
     target_policy: Annotated[str | None, _chosen("NAME")] = None
     """Target policy π: `exploration`, the current exploration policy (App. F), `greedy`, or `softmax`."""

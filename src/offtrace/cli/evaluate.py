@@ -17,8 +17,9 @@ from offtrace.traces import as_trace
 
 
 def evaluate(
-    log: Annotated[tyro.conf.Positional[tuple[str, ...]], option("LOG …", "")] = (),
-    target: Annotated[tuple[str, ...], option("POLICY …", "")] = (),
+    logs: Annotated[tyro.conf.Positional[tuple[str, ...]], option("LOG …", "")] = (),
+    target: Annotated[str, option("POLICY", "")] = "",
+    targets: Annotated[tuple[str, ...], option("POLICY …", "none")] = (),
     gamma: float = 0.99,
     trace: Annotated[str, option("NAME")] = "retrace",
     lambda_: Annotated[float, option("FLOAT", name="lambda")] = 1.0,
@@ -48,11 +49,12 @@ def evaluate(
 
     Example: offtrace evaluate log.parquet --target policy.npy --gamma 0.99 --trace retrace --lambda 0.9
 
-    Example: offtrace evaluate log.parquet --target new.npy newer.npy --output evaluation
+    Example: offtrace evaluate log.parquet --target new.npy --targets newer.npy --output evaluation
 
     Args:
-        log: Log to read.
-        target: Target policies π.
+        logs: Log to read; several files of Parquet are one log.
+        target: Target policy π.
+        targets: More target policies, to compare.
         gamma: Discount γ in [0, 1].
         trace: Trace of the fitted evaluation; your own as `my_module:MyTrace`.
         lambda_: λ of the traces that have one.
@@ -71,18 +73,19 @@ def evaluate(
         output: Folder for a chart, a table (CSV) and the numbers (JSON); created if it does not exist.
         json: Print the numbers as JSON.
     """
-    if not log:
+    if not logs:
         raise ValueError("name a log: `offtrace evaluate log.parquet --target policy.npy`.")
     if not target:
         raise ValueError("name a target policy: `--target policy.npy`.")
     if output is not None:
         prepare_output(output)
     console = Console(stderr=json)
-    source = log[0] if len(log) == 1 else list(log)
+    source = logs[0] if len(logs) == 1 else list(logs)
     with ProgressBar("reading the log"):
         steps = read(source, columns=_renamed(columns), tell=tell)
     policies = {
-        name: as_target(name, log=steps, epsilon=epsilon, allow_import=allow_import, tell=tell) for name in target
+        name: as_target(name, log=steps, epsilon=epsilon, allow_import=allow_import, tell=tell)
+        for name in (target, *targets)
     }
     chosen = [loaded(name, tell) if is_reference(name) else name for name in (trace, *traces)]
     made = [as_trace(one, lambda_) for one in chosen]

@@ -145,7 +145,7 @@ def title_of(trace: Trace) -> str:
     """Return the title of a trace with its λ.
 
     >>> title_of(as_trace("retrace", 0.9)), title_of(OneStep())
-    ('Retrace(λ = 0.9)', 'one step')
+    ('Retrace(λ = 0.9)', 'one-step')
     """
     if not trace.has_lambda or np.ndim(trace.lambda_):
         return trace.title

@@ -36,7 +36,7 @@ def simulate(
 
     >>> from offtrace.mdp import chain
     >>> simulate(chain(3), np.full((3, 2), 0.5), 100, seed=0)
-    Log(100 episodes, 414 steps, 3 states, 2 actions, known μ)
+    Log(100 episodes, 406 steps, 3 states, 2 actions, known μ)
     """
     mu = checked_policy(mu, mdp.shape, "mu")
     rng = checked_generator("seed", seed)
