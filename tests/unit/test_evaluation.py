@@ -201,6 +201,32 @@ def test_an_episode_that_is_cut_has_no_target_at_the_cut() -> None:
     assert any("cut off" in line for line in found.verdict.warnings)
 
 
+def test_actions_that_are_vectors_have_densities() -> None:
+    """One step, μ = N(0, 1), π = N(0.5, 1), reward = action: the value of π is 0.5."""
+    generator = np.random.default_rng(0)
+    action = generator.normal(size=(4000, 1))
+    number = np.arange(4000)
+    density = -0.5 * action[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)
+    columns = {"episode": number, "step": 0 * number, "observation": np.zeros((4000, 1)), "action": action}
+    columns |= {"reward": action[:, 0], "terminated": number >= 0, "truncated": number < 0}
+    log = Log.from_columns({**columns, "behaviour_log_density": density})
+
+    def policy(observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+        return -0.5 * (action[:, 0] - 0.5) ** 2 - 0.5 * np.log(2 * np.pi)
+
+    found = estimate(log, target=policy, gamma=1.0)
+    ratio = np.exp(0.5 * action[:, 0] - 0.125)
+    assert found["is"].value == pytest.approx(np.mean(ratio * action[:, 0]))
+    assert found["wis"].value == pytest.approx(np.sum(ratio * action[:, 0]) / ratio.sum())
+    assert [one.name for one in found.estimates] == ["is", "wis", "pdis", "wpdis"]
+    assert abs(found["wpdis"].value - 0.5) < 4 * found["wpdis"].standard_error
+    assert found.q is None
+    with pytest.raises(ValueError, match="must have `behaviour_log_density`"):
+        estimate(Log.from_columns(columns), target=policy, gamma=1.0)
+    with pytest.raises(ValueError, match="to log-densities"):
+        estimate(log, target=PI, gamma=1.0)
+
+
 # -- parts, threads, Ray ---------------------------------------------------------------------------
 
 

@@ -186,7 +186,7 @@ def test_a_target_that_does_not_fit_the_log() -> None:
     text = refusal(as_target, PI, log=backwards, error=LogError)
     assert "`action` must be below 3, the number of actions of the target policy: rows 1, 2" in text  # of the source
     vectors = make_log(action=np.zeros((5, 2)))
-    assert "needs a log of discrete actions" in refusal(as_target, PI, log=vectors)
+    assert "to log-densities (N,)" in refusal(as_target, PI, log=vectors)
     assert "`epsilon` must come with a saved agent" in refusal(as_target, PI, epsilon=0.1)
 
 

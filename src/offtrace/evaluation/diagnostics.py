@@ -93,6 +93,8 @@ def diagnose(engine: Engine, sums: EpisodeSums, gamma: float) -> Diagnostics:
 
 def _unseen(engine: Engine) -> tuple[float, int]:
     """Return the share of π's actions without data, and the number of such pairs."""
+    if not all(engine.map(_is_discrete)):
+        return 0.0, 0
     visits, seen, pi = _visits(engine)
     missing = (seen == 0) & (pi > 0) & (visits > 0)[:, None]
     return float((visits[:, None] * pi * missing).sum() / visits.sum()), int(missing.sum())
@@ -106,6 +108,10 @@ def _visits(engine: Engine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if expected[0] is not None:
         return visits, seen, total(expected) / visits.sum()
     return visits, seen, engine.map(_table)[0]
+
+
+def _is_discrete(part: Part) -> bool:
+    return part.steps.basis is not None
 
 
 def _counts(part: Part) -> tuple[np.ndarray, np.ndarray | None]:

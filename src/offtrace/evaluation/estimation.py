@@ -1,7 +1,7 @@
 """`estimate`: what a target policy would earn, from a log of another one, by every estimator at once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ ESTIMATORS = tuple(TITLES)
 DEFAULT = ("is", "wis", "pdis", "wpdis", "dr", "wdr", "fqe")
 """In a table `fqe` and `model` are the same number, so only one is shown."""
 WITH_MODEL = ("dr", "wdr")
+WEIGHTED = ("is", "wis", "pdis", "wpdis")
+"""Those that need no Q, and so take actions that are vectors."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,11 @@ class Evaluation:
     behaviour: EstimatedBehaviour | None
     """How μ was estimated; None where the log has it."""
     verdict: Verdict
-    q: np.ndarray
-    """Q^π by the first trace: (X, A) for states, 0 where a pair was never seen; (d, A) coefficients for features."""
+    q: np.ndarray | None
+    """Q^π by the first trace: (X, A) for states, 0 where a pair was never seen; (d, A) coefficients for features.
+
+    None where actions are vectors.
+    """
     influence: dict[str, np.ndarray]
     """(E,) per estimator, and of "logged": for paired comparisons."""
 
@@ -83,8 +88,6 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the arrays, for JSON."""
-        from dataclasses import asdict
-
         return {
             "target": self.target,
             "gamma": self.gamma,
@@ -168,15 +171,19 @@ def settings_of(
 
 def evaluate(engine: Engine, target: Target, settings: Settings, progress: Progress) -> Evaluation:
     """Return all estimates of one target policy; the log is in the parts of the engine."""
+    if target.log_density is not None:
+        settings = replace(settings, traces=(), estimators=tuple(n for n in settings.estimators if n in WEIGHTED))
     stages = Stages(progress, total=4 + len(settings.traces))
     num_folds = _label(engine, settings)
     features = settings.features
-    if target.table is None and features is None:
+    if target.table is None and features is None and target.log_density is None:
         features = standardise(engine)
     stages.next("probabilities of the target policy")
     engine.map(prepare, target, settings.gamma, features)
     behaviour = None
     if not all(engine.map(_use_recorded)):
+        if target.log_density is not None:
+            raise ValueError("`log` must have `behaviour_log_density` where actions are vectors; it has not.")
         stages.next("behaviour policy")
         behaviour = estimate_behaviour(engine, engine.map(_shape)[0][-1], num_folds)
     resamples = Resamples(sum(engine.sizes), settings.num_bootstrap, settings.seed)
@@ -207,8 +214,7 @@ def evaluate(engine: Engine, target: Target, settings: Settings, progress: Progr
     rows = {
         name: _row(name, titles[name], one, settings.confidence, notes.get(name, "")) for name, one in found.items()
     }
-    assert q is not None
-    first = repr(settings.traces[0])
+    fitted_name = repr(settings.traces[0]) if settings.traces else None
     return Evaluation(
         target=target.title,
         estimates=tuple(rows.values()),
@@ -217,7 +223,7 @@ def evaluate(engine: Engine, target: Target, settings: Settings, progress: Progr
         logged=_row("logged", "the log itself", logged, settings.confidence, ""),
         diagnostics=diagnostics,
         behaviour=behaviour,
-        verdict=judge(rows, diagnostics, behaviour, first),
+        verdict=judge(rows, diagnostics, behaviour, fitted_name),
         q=q,
         influence={name: one.influence for name, one in found.items()} | {"logged": logged.influence},
     )

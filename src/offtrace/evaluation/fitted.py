@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import linalg
 
-from offtrace.evaluation.bases import Basis, Mean
+from offtrace.evaluation.bases import Mean
 from offtrace.evaluation.parts import Engine, Part, total
 from offtrace.kernels import jit
 from offtrace.returns import targets
@@ -33,7 +33,10 @@ NUM_GROUPS = 20
 class Steps:
     """The rows of a part as a sweep reads them, for one target policy."""
 
-    basis: Basis
+    basis: Any
+    """A `Basis`; None where actions are vectors, for which there is no fitted evaluation."""
+    log_pi_a: np.ndarray
+    """(N,) log π(a_t|x_t)."""
     pi_a: np.ndarray
     """(N,) π(a_t|x_t)."""
     discount: np.ndarray

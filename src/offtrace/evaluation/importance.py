@@ -78,9 +78,11 @@ def _sums_of_part(part: Part, gamma: float) -> EpisodeSums:
 
 def ratios_of(part: Part) -> np.ndarray:
     """Return ρ_t of every row; the product is taken in logarithms, so that long episodes do not underflow early."""
-    assert part.mu_a is not None
-    with np.errstate(divide="ignore"):
-        log_ratio = np.log(part.steps.pi_a) - np.log(part.mu_a)
+    log_mu_a = part.log.log_mu_a
+    if log_mu_a is None:
+        assert part.mu_a is not None
+        log_mu_a = np.log(part.mu_a)
+    log_ratio = part.steps.log_pi_a - log_mu_a
     sums = np.empty_like(log_ratio)
     cumulative_ratios(part.log.first, log_ratio, sums)
     with np.errstate(over="ignore"):

@@ -23,18 +23,25 @@ def prepare(part: Part, target: Any, gamma: float, features: Features | None) ->
     mask = log.has_successor
     nowhere = (log.terminated | ~mask).reshape(-1, *[1] * (here.ndim - 1))
     successor = np.where(nowhere, here, after)  # its value is not used: the discount or the mask is 0
-    if log.state is not None:
-        pi = target.table
-        basis: bases.Basis = bases.table(log, pi, successor)
-        pi_a = pi[log.state, log.action]
+    basis: bases.Basis | None = None
+    if target.log_density is not None:
+        log_pi_a = target.log_densities(log)
+        pi_a = np.exp(log_pi_a)
     else:
-        linear = bases.linear(log, target, features, successor)
-        basis = linear
-        pi_a = np.take_along_axis(linear.pi, log.action[:, None], axis=1)[:, 0]
+        if log.state is not None:
+            basis = bases.table(log, target.table, successor)
+            pi_a = target.table[log.state, log.action]
+        else:
+            linear = bases.linear(log, target, features, successor)
+            basis = linear
+            pi_a = np.take_along_axis(linear.pi, log.action[:, None], axis=1)[:, 0]
+        with np.errstate(divide="ignore"):
+            log_pi_a = np.log(pi_a)
     reset = np.zeros(log.num_steps, bool)
     reset[log.first[:-1]] = True
     part.steps = Steps(
         basis=basis,
+        log_pi_a=log_pi_a,
         pi_a=np.ascontiguousarray(pi_a, np.float64),
         discount=np.where(log.terminated, 0.0, gamma),
         reset=reset,

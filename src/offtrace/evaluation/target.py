@@ -49,6 +49,8 @@ class Target:
     """(X, A) probabilities; None for a policy on observations."""
     function: Function | None = None
     """Returns probabilities (N, A) for states (N,) or observations (N, d)."""
+    log_density: Callable[[np.ndarray, np.ndarray], Any] | None = None
+    """Returns log π(a|x) (N,) for observations (N, d) and actions (N, k), where actions are vectors."""
 
     def probabilities(self, x: np.ndarray) -> np.ndarray:
         """Return π(·|x) for states (N,) or observations (N, d): (N, A)."""
@@ -61,6 +63,8 @@ class Target:
 
     def of_actions(self, log: Log) -> np.ndarray:
         """Return π(a_t|x_t) of every row of a log, (N,), without a table of all rows."""
+        if self.log_density is not None:
+            return np.exp(self.log_densities(log))
         if self.table is not None:
             return self.table[log.state, log.action]
         x = log.observation if log.state is None else log.state
@@ -77,6 +81,24 @@ class Target:
             rows = slice(start, min(start + ROWS_AT_ONCE, len(x)))
             numbers = np.arange(rows.start, rows.stop) if source_rows is None else source_rows[rows]
             yield rows, _checked(self.function(x[rows]), self.num_actions, numbers)
+
+    def log_densities(self, log: Log) -> np.ndarray:
+        """Return log π(a_t|x_t) of every row of a log whose actions are vectors, (N,)."""
+        assert self.log_density is not None
+        x = log.observation if log.state is None else log.state
+        assert x is not None
+        found = np.empty(log.num_steps)
+        for start in range(0, log.num_steps, ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            given = np.asarray(self.log_density(x[rows], log.action[rows]))
+            wanted = found[rows].shape
+            if given.shape != wanted or given.dtype.kind not in "fiu" or np.isnan(given).any():
+                raise ValueError(
+                    f"`target` must give log-densities of shape {wanted} without NaN, as the actions of the log are "
+                    f"vectors; got {given.dtype} of {given.shape}."
+                )
+            found[rows] = given
+        return found
 
     def __repr__(self) -> str:
         actions = "" if self.num_actions is None else f", {self.num_actions} actions"
@@ -96,7 +118,8 @@ def as_target(
     Args:
         given: A table (X, A); a file .npy, or .npz with an array `pi`; the folder of a run; a policy from
             `ot.load_policy`; a function from states (N,) or observations (N, d) to probabilities
-            (N, A); such a function as text, `module:function`; or a `Target`.
+            (N, A), or from observations (N, d) and actions (N, k) to log-densities (N,) where the log's
+            actions are vectors; such a function as text, `module:function`; or a `Target`.
         log: The log that it is evaluated on. A function of states becomes a table of the log's states.
         epsilon: Probability of a random action, for saved agents; 0 is the greedy policy.
         allow_import: Modules that may be imported for the environment of a saved agent.
@@ -220,7 +243,14 @@ def _of_observations(policy: Any, epsilon: float, x: np.ndarray) -> np.ndarray:
 def _fitted(target: Target, log: Log) -> Target:
     """Return the target for a log: with a table if the log has states; raise if it does not fit."""
     if log.action.ndim != 1:
-        raise ValueError("`target` needs a log of discrete actions; the actions of this log are vectors.")
+        if target.log_density is not None:
+            return target
+        if target.function is None or target.num_actions is not None:
+            raise ValueError(
+                "`target` must be a function from observations (N, d) and actions (N, k) to log-densities (N,), "
+                f"as the actions of this log are vectors; got {target!r}."
+            )
+        return Target(target.title, None, log_density=target.function)  # ty: ignore[invalid-argument-type]
     fit = _for_observations if log.state is None else _for_states
     target = fit(target, log)
     assert target.num_actions is not None

@@ -33,9 +33,9 @@ class Verdict:
 
 
 def judge(
-    rows: Mapping[str, Any], diagnostics: Diagnostics, behaviour: EstimatedBehaviour | None, trace: str
+    rows: Mapping[str, Any], diagnostics: Diagnostics, behaviour: EstimatedBehaviour | None, trace: str | None
 ) -> Verdict:
-    """Return the verdict on the estimates, of which `trace` names the fitted one."""
+    """Return the verdict on the estimates; `trace` names the fitted one, if there is one."""
     warnings = diagnostics.warnings()
     if behaviour is not None and behaviour.smallest < RARE:
         remedy = ""
@@ -51,8 +51,10 @@ def judge(
         )
     warnings += [f"{one.title}: {one.note}." for one in rows.values() if one.note]
     trusts_weights = diagnostics.effective_episodes >= FEW and "wdr" in rows
-    chosen = "wdr" if trusts_weights else trace
-    if trusts_weights and _apart(rows["wdr"], rows[trace]):
+    chosen = trace or ("wpdis" if "wpdis" in rows else next(iter(rows)))
+    if trusts_weights:
+        chosen = "wdr"
+    if trusts_weights and trace is not None and _apart(rows["wdr"], rows[trace]):
         reason = "states may not be Markov, or features may be too few."
         if diagnostics.unseen_share > 0:
             reason = "the fitted value takes actions without data for worthless."
