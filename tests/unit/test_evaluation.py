@@ -198,7 +198,10 @@ def test_an_episode_that_is_cut_has_no_target_at_the_cut() -> None:
     assert (estimate(cut, target=PI, gamma=GAMMA).q != estimate(without, target=PI, gamma=GAMMA).q).any()
     found = estimate(without, target=PI, gamma=GAMMA)
     assert found.diagnostics.truncated_share == pytest.approx(cut.truncated.sum() / cut.num_episodes)
-    assert any("cut off" in line for line in found.verdict.warnings)
+    assert any("does not have the state after the cut" in line for line in found.verdict.warnings)
+    assert any("add a model's value" in line for line in estimate(cut, target=PI, gamma=GAMMA).verdict.warnings)
+    same = compare(simulated(1000, 9, most_steps=2), targets={"mu": MU}, gamma=GAMMA)
+    assert not same.differences[0].told  # the log's own value ends at the cut
 
 
 def test_actions_that_are_vectors_have_densities() -> None:
@@ -357,6 +360,7 @@ def test_few_effective_episodes_are_said_aloud() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"gamma": "0.9"}, "`gamma` must be in .* got '0.9'"),
     ({"gamma": 1.5}, r"`gamma` must be in \[0, 1\]; got 1.5"),
     ({"confidence": 1.0}, "`confidence` must be between 0 and 1; got 1.0"),
     ({"estimators": ["mc"]}, "`estimators` must be among is, wis.*got 'mc'"),

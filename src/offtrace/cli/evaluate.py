@@ -77,6 +77,9 @@ def evaluate(
         raise ValueError("name a log: `offtrace evaluate log.parquet --target policy.npy`.")
     if not target:
         raise ValueError("name a target policy: `--target policy.npy`.")
+    twice = {name for name in (target, *targets) if (target, *targets).count(name) > 1}
+    if twice:
+        raise ValueError(f"`targets` must name each policy once; got {min(twice)!r} twice.")
     if output is not None:
         prepare_output(output)
     console = Console(stderr=json)

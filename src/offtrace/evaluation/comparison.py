@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from offtrace.evaluation.estimation import Evaluation
+from offtrace.evaluation.estimation import WEIGHTED, Evaluation, finite
 
 LOGGED = "logged"
 """Name of the behaviour policy in a comparison."""
@@ -28,7 +28,8 @@ class Difference:
     told: bool
     """True if the log tells the two apart at the level of the intervals, all pairs considered (Holm).
 
-    Never where the verdict on one of them is no.
+    Never where the verdict on one of them is no. Nor against the log itself where episodes were cut off, as its
+    own value ends at the cut, unless the estimator's does, too (importance sampling).
     """
 
 
@@ -52,7 +53,7 @@ class Comparison:
         return {
             "estimators": self.estimators,
             "ranking": list(self.ranking),
-            "differences": [asdict(one) for one in self.differences],
+            "differences": [finite(asdict(one)) for one in self.differences],
             "evaluations": {name: one.as_dict() for name, one in self.evaluations.items()},
         }
 
@@ -65,6 +66,8 @@ def compare_evaluations(evaluations: dict[str, Evaluation], estimator: str | Non
     influences = {name: one.influence[chosen[name]] for name, one in evaluations.items()}
     influences[LOGGED] = any_one.influence[LOGGED]
     unknown = {name for name, one in evaluations.items() if one.verdict.answer == "no"}
+    if any_one.diagnostics.is_cut and not set(chosen.values()) <= set(WEIGHTED):
+        unknown.add(LOGGED)
     ranking = tuple(sorted(values, key=lambda name: -values[name]))
     pairs = [(one, other) for i, one in enumerate(ranking) for other in ranking[i + 1 :]]
     errors = [_standard_error(influences[one] - influences[other]) for one, other in pairs]

@@ -41,6 +41,13 @@ class Diagnostics:
     """Share of the episodes that were cut off."""
     horizon_weight: float
     """Mean γ^T of the episodes that were cut off: the weight of the rewards that the log does not have."""
+    num_cut_unknown: int
+    """Episodes that were cut off where the log does not have the state after the cut."""
+
+    @property
+    def is_cut(self) -> bool:
+        """True if rewards after the cuts matter."""
+        return self.truncated_share > 0 and self.horizon_weight > CUT
 
     def warnings(self) -> list[str]:
         """Return what a reader should know, the most serious first."""
@@ -61,11 +68,16 @@ class Diagnostics:
             lines.append(
                 f"The mean weight is {self.mean_weight:.3g}; it should be near 1. Check the probabilities of μ."
             )
-        if self.truncated_share > 0 and self.horizon_weight > CUT:
+        if self.is_cut:
+            rest = "the doubly robust forms and fitted values add a model's value of what follows."
+            if self.num_cut_unknown:
+                rest = (
+                    f"for {self.num_cut_unknown:,} of them the log does not have the state after the cut "
+                    "(`next_state`), so the doubly robust forms do, too, and fitted values are biased."
+                )
             lines.append(
                 f"{self.truncated_share:.0%} of the episodes were cut off, where γ^T is still "
-                f"{self.horizon_weight:.2f} on average. Importance sampling estimates the value up to the cut; "
-                "the doubly robust forms add a model's value of what follows."
+                f"{self.horizon_weight:.2f} on average. Importance sampling estimates the value up to the cut; {rest}"
             )
         return lines
 
@@ -88,7 +100,12 @@ def diagnose(engine: Engine, sums: EpisodeSums, gamma: float) -> Diagnostics:
         num_unseen=num_unseen,
         truncated_share=float(sums.truncated.mean()),
         horizon_weight=float((gamma**cut).mean()) if len(cut) else 0.0,
+        num_cut_unknown=int(sum(engine.map(_num_cut_unknown))),
     )
+
+
+def _num_cut_unknown(part: Part) -> int:
+    return int((~part.steps.mask).sum())
 
 
 def _unseen(engine: Engine) -> tuple[float, int]:

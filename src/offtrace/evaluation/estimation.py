@@ -87,17 +87,28 @@ class Evaluation:
         return f"Evaluation({self.target}: {rows})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the arrays, for JSON."""
-        return {
-            "target": self.target,
-            "gamma": self.gamma,
-            "confidence": self.confidence,
-            "verdict": asdict(self.verdict),
-            "estimates": [asdict(one) for one in self.estimates],
-            "logged": asdict(self.logged),
-            "diagnostics": asdict(self.diagnostics),
-            "behaviour": None if self.behaviour is None else asdict(self.behaviour),
-        }
+        """Return everything but the arrays, for JSON; a number that is not finite is None."""
+        return finite(
+            {
+                "target": self.target,
+                "gamma": self.gamma,
+                "confidence": self.confidence,
+                "verdict": asdict(self.verdict),
+                "estimates": [asdict(one) for one in self.estimates],
+                "logged": asdict(self.logged),
+                "diagnostics": asdict(self.diagnostics),
+                "behaviour": None if self.behaviour is None else asdict(self.behaviour),
+            }
+        )
+
+
+def finite(value: Any) -> Any:
+    """Return nested dicts and lists with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 Progress = Callable[[float, float, str], None]
@@ -132,7 +143,7 @@ class Settings:
     features: Features | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
+        if not isinstance(self.gamma, int | float | np.floating) or not 0 <= self.gamma <= 1:
             raise ValueError(f"`gamma` must be in [0, 1]; got {self.gamma!r}.")
         if not 0 < self.confidence < 1:
             raise ValueError(f"`confidence` must be between 0 and 1; got {self.confidence!r}.")

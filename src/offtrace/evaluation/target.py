@@ -14,6 +14,8 @@ from offtrace.files import read_npy, read_npz
 from offtrace.imports import MODULE, import_object
 from offtrace.likelihoods import tolerance
 
+MOST_STATES = 10_000_000
+"""The largest table that is made from a function."""
 ROWS_AT_ONCE = 1 << 16
 """Rows that a function is called with at once."""
 KINDS = (
@@ -276,6 +278,10 @@ def _for_states(target: Target, log: Log) -> Target:
         successor = np.where(log.terminated, 0, log.successor)  # what follows an end is never read
     if target.table is None:
         num_states = 1 + max(int(log.state.max()), int(successor.max()))
+        if num_states > MOST_STATES:
+            raise LogError(
+                [whole(f"states must be numbered from 0 without large gaps; the largest is {num_states - 1:,}")]
+            )
         table = target.probabilities(np.arange(num_states))
         return Target(target.title, table.shape[1], table, target.function)
     num_states = len(target.table)

@@ -1,5 +1,6 @@
 """The verdict: can this log answer the question what the target policy is worth, and by which estimate?"""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -56,11 +57,15 @@ def judge(
         chosen = "wdr"
     if trusts_weights and trace is not None and _apart(rows["wdr"], rows[trace]):
         reason = "states may not be Markov, or features may be too few."
-        if diagnostics.unseen_share > 0:
+        if diagnostics.is_cut:
+            reason = "episodes were cut off, and both rely on a model of what follows."
+        elif diagnostics.unseen_share > 0:
             reason = "the fitted value takes actions without data for worthless."
         warnings.append(
             f"The intervals of {rows[trace].title} and of the weighted doubly robust estimate do not meet: {reason}"
         )
+    if not math.isfinite(rows[chosen].value):
+        return Verdict("no", "No: the numbers of the log are too large to add up.", chosen, tuple(warnings))
     if diagnostics.unseen_share > MUCH_UNSEEN:
         sentence = "No: the log has too little data on what the target policy does."
         return Verdict("no", sentence, chosen, tuple(warnings))
