@@ -1,4 +1,4 @@
-"""`estimate`: what a target policy would earn, from a log of another one, by every estimator at once."""
+"""All estimates of one target policy from a log: traces, importance sampling, doubly robust forms, a verdict."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -194,7 +194,7 @@ def evaluate(engine: Engine, target: Target, settings: Settings, progress: Progr
     behaviour = None
     if not all(engine.map(_use_recorded)):
         if target.log_density is not None:
-            raise ValueError("`log` must have `behaviour_log_density` where actions are vectors; it has not.")
+            raise ValueError("`log` must have `behaviour_log_density` where actions are vectors; it does not.")
         stages.next("behaviour policy")
         behaviour = estimate_behaviour(engine, engine.map(_shape)[0][-1], num_folds)
     resamples = Resamples(sum(engine.sizes), settings.num_bootstrap, settings.seed)
