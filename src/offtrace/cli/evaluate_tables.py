@@ -6,7 +6,7 @@ from offtrace.cli.numbers import number, printable
 from offtrace.cli.streams import Console
 from offtrace.cli.tables import new_table
 from offtrace.evaluation import Comparison, Evaluation, ValueEstimate
-from offtrace.evaluation.estimation import TITLES
+from offtrace.evaluation.estimation import TITLES, drawn_range
 
 STYLES = {"yes": "bold green", "with care": "bold yellow", "no": "bold red"}
 BAR = 14
@@ -33,8 +33,8 @@ def print_comparison(found: Comparison, console: Console) -> None:
         console.print()
     level = next(iter(found.evaluations.values())).confidence
     caption = (
-        f"Paired differences of the estimates in bold, with intervals of {level:.0%}. The last column considers all "
-        "pairs at once (Holm), and tells nothing where a verdict is no."
+        f"Paired differences of the estimates that the verdicts name, with intervals of {level:.0%}. The last column "
+        "considers all pairs at once (Holm). It tells nothing where a verdict is no."
     )
     table = new_table("Which policy is better?", caption)
     for name in ("better", "than"):
@@ -58,7 +58,7 @@ def _print_verdict(found: Evaluation, console: Console) -> None:
 
 
 def _table(found: Evaluation) -> object:
-    low, high = _limits(found)
+    low, high = drawn_range((*found.estimates, found.logged))
     caption = f"Value at the start of an episode, γ = {found.gamma:g}; {found.confidence:.0%} intervals. {LEGEND}"
     table = new_table("", caption)
     table.add_column("estimator")
@@ -80,16 +80,6 @@ def _short(one: ValueEstimate) -> str:
     if one.name in TITLES:
         return one.name.upper()
     return one.title
-
-
-def _limits(found: Evaluation) -> tuple[float, float]:
-    """Return the ends of the chart: all values, and intervals as far as the usual ones go."""
-    rows = (*found.estimates, found.logged)
-    widths = sorted(one.interval[1] - one.interval[0] for one in rows)
-    reach = 1.5 * widths[len(widths) // 2]
-    low = min(max(one.interval[0], one.value - reach) for one in rows)
-    high = max(min(one.interval[1], one.value + reach) for one in rows)
-    return low, high
 
 
 def _bar(one: ValueEstimate, low: float, high: float) -> str:

@@ -41,7 +41,7 @@ class Comparison:
     estimators: dict[str, str]
     """The estimator of every policy whose values are compared."""
     differences: tuple[Difference, ...]
-    """Of every pair, the better policy first."""
+    """One per pair, the better policy first."""
     ranking: tuple[str, ...]
     """All policies and the logged one, best first."""
 

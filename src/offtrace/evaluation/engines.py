@@ -47,7 +47,7 @@ class RayEngine:
 
     def __init__(self, ray: Any, log: Log, num_workers: int | None = None) -> None:
         self._ray = ray
-        parts = [Part(take(log, *bounds), bounds[0]) for bounds in cuts(log)]
+        parts = [Part(take(log, *bounds)) for bounds in cuts(log)]
         self.sizes = [part.log.num_episodes for part in parts]
         if num_workers is None:
             num_workers = int(ray.cluster_resources().get("CPU", 1))

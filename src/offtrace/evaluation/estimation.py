@@ -102,6 +102,15 @@ class Evaluation:
         )
 
 
+def drawn_range(rows: Sequence[ValueEstimate]) -> tuple[float, float]:
+    """Return the ends of a chart: all values, and at most one and a half usual widths around each."""
+    widths = sorted(one.interval[1] - one.interval[0] for one in rows)
+    reach = 1.5 * widths[len(widths) // 2]
+    low = min(max(one.interval[0], one.value - reach) for one in rows)
+    high = max(min(one.interval[1], one.value + reach) for one in rows)
+    return low, high
+
+
 def finite(value: Any) -> Any:
     """Return nested dicts and lists with None for every number that is not finite."""
     if isinstance(value, dict):

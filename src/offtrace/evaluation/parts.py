@@ -20,6 +20,7 @@ from offtrace.evaluation.log import Log
 from offtrace.threads import num_cores
 
 ROWS_PER_PART = 1 << 18
+"""Rows after which a part ends, with the episode that they are in."""
 
 
 @dataclass
@@ -27,8 +28,6 @@ class Part:
     """Whole episodes of a log, and what has been prepared for them."""
 
     log: Log
-    first_episode: int
-    """Number, in the whole log, of the first episode."""
     labels: dict[str, np.ndarray] = field(default_factory=dict)
     """(E,) per name: the fold or the group of every episode."""
     mu_a: np.ndarray | None = None
@@ -55,7 +54,7 @@ class LocalEngine:
     """The parts in this process, with a thread per core."""
 
     def __init__(self, log: Log) -> None:
-        self.parts = [Part(take(log, *bounds), bounds[0]) for bounds in cuts(log)]
+        self.parts = [Part(take(log, *bounds)) for bounds in cuts(log)]
         self.sizes = [part.log.num_episodes for part in self.parts]
 
     def map(self, function: Callable[..., Any], *common: Any, each: Sequence[Any] | None = None) -> list[Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from offtrace.evaluation import Comparison, Evaluation
+from offtrace.evaluation.estimation import drawn_range
 from offtrace.report import charts
 from offtrace.report.charts import alt, finished
 
@@ -85,12 +86,8 @@ def evaluation_chart(evaluations: dict[str, Evaluation]) -> alt.LayerChart:
 
 
 def _limits(evaluations: dict[str, Evaluation]) -> tuple[float, float]:
-    """Return the axis: all values, and intervals up to three times the narrow ones; longer bars end at the edge."""
-    every = [one for evaluation in evaluations.values() for one in evaluation.estimates]
-    logged = [evaluation.logged.value for evaluation in evaluations.values()]
-    widths = sorted(one.interval[1] - one.interval[0] for one in every)
-    reach = 1.5 * widths[len(widths) // 2]
-    low = min(logged + [max(one.interval[0], one.value - reach) for one in every])
-    high = max(logged + [min(one.interval[1], one.value + reach) for one in every])
+    """Return the ends of the axis, with a margin; longer bars end at the frame."""
+    rows = [one for evaluation in evaluations.values() for one in (*evaluation.estimates, evaluation.logged)]
+    low, high = drawn_range(rows)
     margin = 0.03 * (high - low) or 1.0
     return low - margin, high + margin
