@@ -86,5 +86,5 @@ def runtime_for(specs: Sequence[Plan], tell: Callable[[str], None] | None = None
     """
     env = with_options(specs[0].env, specs[0].options, tell)
     if on_host(specs[0].env):
-        return Host(env, specs)
+        return Host([env, *(with_options(spec.env, spec.options, tell) for spec in specs[1:])], specs)
     return Synchronous(env, specs)

@@ -1,0 +1,108 @@
+"""Groups of actors whose environments step on the host, and the state of a population of them.
+
+    turn              0     1     2     3     4  …
+    group             0     1     0     1     0
+    the turn's group  receives its rows, and is sent its next actions
+    the other group   steps meanwhile
+
+A turn belongs to one group; a round is one turn of each. With one group the environments step while
+the learner works, and wait while actions are chosen. With two, one of them always steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from offtrace.agent.learner import UpdateRecord
+from offtrace.agent.program import Member
+from offtrace.agent.replay import ReplayState, Rows
+from offtrace.environments.fleet import Fleet
+from offtrace.environments.interface import Actor, Ended
+
+
+@dataclass
+class Choice:
+    """Actions of a group that its environments have not answered yet, and what their rows need."""
+
+    a: np.ndarray
+    """(members, actors)"""
+    on_device: tuple[Any, Any, Any]
+    """Frames, a and μ(a)."""
+    is_sent: bool = False
+
+
+@dataclass
+class Group:
+    """The actors from `first_actor` on of every member."""
+
+    fleet: Fleet
+    first_actor: int
+    actor: Actor
+    stacks: Any = None
+    """Stacks of frames on the device, up to the last choice; None where an observation is a single frame."""
+    choice: Choice | None = None
+    rows: list[Rows] = field(default_factory=list)
+    """Rows that are not in the memory yet."""
+    actions: list[np.ndarray] = field(default_factory=list)
+    """Every action since the environments began, to repeat them after a restart."""
+
+    def send(self) -> None:
+        """Start a step of the environments with the chosen actions."""
+        if self.choice is not None and not self.choice.is_sent:
+            self.fleet.send(self.choice.a)
+            self.choice.is_sent = True
+
+    def receive(self) -> Ended | None:
+        """Wait for the step of the environments; None if there is none. If it fails, nothing has changed."""
+        if self.choice is None:
+            return None
+        self.send()
+        self.actor, row, ended = self.fleet.receive()
+        frames, a, mu_a = self.choice.on_device
+        self.actions.append(self.choice.a.astype(np.uint8))
+        self.rows.append(Rows(frames, row.reset, row.mask, row.reward, row.continues, a, mu_a))
+        self.choice = None
+        return ended
+
+
+@dataclass
+class PartialTick:
+    """The finished part of a tick. A run can be saved after any turn."""
+
+    num_turns: int
+    episodes: np.ndarray
+    """(members, 3): number of ended episodes, sum of their returns, sum of their lengths."""
+    updates: list[UpdateRecord] = field(default_factory=list)
+    """They stay on the device until the tick ends, so that nothing waits for the learner."""
+
+    @classmethod
+    def empty(cls, num_members: int) -> "PartialTick":
+        return cls(0, np.zeros((num_members, 3)))
+
+
+@dataclass
+class HostState:
+    """The members on the device, without their memories; the memories; and the groups of environments."""
+
+    rest: Member
+    memory: ReplayState
+    groups: Sequence[Group]
+    tick: PartialTick
+    num_restarts: int = 0
+    """How often the environments were begun anew, by a resume that did not repeat the actions."""
+
+    @property
+    def members(self) -> Member:
+        return self.rest._replace(replay=self.memory)
+
+    def receive_all(self) -> None:
+        """Wait until no environment is stepping."""
+        for group in self.groups:
+            self.count(group.receive())
+
+    def count(self, ended: Ended | None) -> None:
+        """Add episodes that ended to those of the tick."""
+        if ended is not None:
+            self.tick.episodes += np.stack([np.asarray(column).sum(1) for column in ended], axis=1)
