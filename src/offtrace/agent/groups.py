@@ -11,7 +11,7 @@ the learner works, and wait while actions are chosen. With two, one of them alwa
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,15 +22,13 @@ from offtrace.environments.fleet import Fleet
 from offtrace.environments.interface import Actor, Ended
 
 
-@dataclass
-class Choice:
-    """Actions of a group that its environments have not answered yet, and what their rows need."""
+class Choice(NamedTuple):
+    """Actions of a group that its environments have not answered yet, (members, actors), on the device."""
 
-    a: np.ndarray
-    """(members, actors)"""
-    on_device: tuple[Any, Any, Any]
-    """Frames, a and μ(a)."""
-    is_sent: bool = False
+    frames: Any
+    """The newest frames, for which the actions were chosen."""
+    a: Any
+    mu_a: Any
 
 
 @dataclass
@@ -43,27 +41,30 @@ class Group:
     stacks: Any = None
     """Stacks of frames on the device, up to the last choice; None where an observation is a single frame."""
     choice: Choice | None = None
+    is_stepping: bool = False
+    """True while the environments work on the choice."""
     rows: list[Rows] = field(default_factory=list)
     """Rows that are not in the memory yet."""
     actions: list[np.ndarray] = field(default_factory=list)
     """Every action since the environments began, to repeat them after a restart."""
 
     def send(self) -> None:
-        """Start a step of the environments with the chosen actions."""
-        if self.choice is not None and not self.choice.is_sent:
-            self.fleet.send(self.choice.a)
-            self.choice.is_sent = True
+        """Start a step of the environments with the chosen actions, which are read from the device."""
+        if self.choice is not None and not self.is_stepping:
+            self.fleet.send(np.asarray(self.choice.a))
+            self.is_stepping = True
 
     def receive(self) -> Ended | None:
-        """Wait for the step of the environments; None if there is none. If it fails, nothing has changed."""
+        """Wait for the step of the environments; None if there is none. If it fails, the choice is kept."""
         if self.choice is None:
             return None
         self.send()
+        frames, a, mu_a = self.choice
         self.actor, row, ended = self.fleet.receive()
-        frames, a, mu_a = self.choice.on_device
-        self.actions.append(self.choice.a.astype(np.uint8))
+        self.actions.append(np.asarray(a).astype(np.uint8))
         self.rows.append(Rows(frames, row.reset, row.mask, row.reward, row.continues, a, mu_a))
         self.choice = None
+        self.is_stepping = False
         return ended
 
 

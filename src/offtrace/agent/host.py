@@ -3,10 +3,10 @@
 Atari's actors are two groups, which take turns, so that neither the environments nor the device
 wait (`groups.py`); others are one. A turn of a group, for all members at once:
 
-    host      receive rows ─┐              ┌─ send actions ─┐            the other group is stepping
-    device                  └─ choose a ───┘                └─ updates …
+    host      receive rows ─┐               ┌─ send actions           the other group is stepping
+    device                  └─ choose a ────┴─ updates …
 
-The actions wait for the updates of the turn before, and the updates are dispatched without waiting.
+The actions wait for the updates of the turn before. Nobody waits for those of this turn.
 Rows are stored once all groups have theirs. The order is fixed, so a run is a function of its spec.
 """
 
@@ -160,9 +160,12 @@ class Host:
         group = state.groups[index]
         state.count(group.receive())
         self._choose(state, group)
-        group.send()
+        if jax.default_backend() == "cpu":
+            # A CPU would finish the updates before it gives back the actions.
+            group.send()
         if round_ == 0:
             self._work(state, index, learns=learns, counts=counts)
+        group.send()
 
     def _choose(self, state: HostState, group: Group) -> None:
         """Choose the next actions of a group."""
@@ -181,7 +184,8 @@ class Host:
             first=group.actor.first,
         )
         state.rest = rest._replace(key=chosen.key, following=chosen.following, repeats=chosen.repeats)
-        group.choice = Choice(np.asarray(chosen.a), (frames, chosen.a, chosen.mu_a))
+        chosen.a.copy_to_host_async()
+        group.choice = Choice(frames, chosen.a, chosen.mu_a)
 
     def _work(self, state: HostState, index: int, *, learns: bool, counts: bool) -> None:
         """Dispatch the share of a group in the updates of an iteration; the last group also stores all rows."""

@@ -82,8 +82,8 @@ def _group_arrays(group: Group) -> dict[str, np.ndarray]:
     if group.rows:
         found["waiting.mu_a"] = np.stack([np.asarray(rows.mu_a) for rows in group.rows])
     if group.choice is not None:
-        found["choice.a"] = group.choice.a
-        found["choice.mu_a"] = np.asarray(group.choice.on_device[2])
+        found["choice.a"] = np.asarray(group.choice.a)
+        found["choice.mu_a"] = np.asarray(group.choice.mu_a)
     return found
 
 
@@ -243,7 +243,7 @@ def _finish(group: Group, saved: SavedGroup, recent: list[tuple[np.ndarray, np.n
         raise _differs(spec, len(saved.actions))
     if saved.choice is not None:
         a, mu_a = saved.choice
-        group.choice = Choice(a, (jnp.asarray(now), jnp.asarray(a), jnp.asarray(mu_a)))
+        group.choice = Choice(jnp.asarray(now), jnp.asarray(a), jnp.asarray(mu_a))
         recent = [*recent, _seen(group)]
     if group.stacks is not None:
         push = jax.vmap(replay.push)

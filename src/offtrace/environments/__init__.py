@@ -215,9 +215,13 @@ def own_gamma(name: str, options: Mapping[str, Any]) -> float | None:
 def program_shape(name: str, options: Mapping[str, Any]) -> Any:
     """Return the key of a compiled program; environments with equal keys can share one.
 
+    All Atari games with the same number of actions do.
+
     >>> program_shape("mdp/grid_world", {}) == program_shape("mdp/grid_world", {"slip": 0.1})
     True
     """
+    if name in ATARI:
+        return "atari", with_options(name, options).num_actions
     if not name.startswith("mdp/"):
         return name, repr(dict(options))
     return with_options(name, options).shape

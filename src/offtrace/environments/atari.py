@@ -50,6 +50,8 @@ class AtariFactory:
 
     stack: ClassVar[int] = STACK
     """The pictures per observation."""
+    frame_bytes: ClassVar[int] = SIZE * SIZE
+    """The bytes of a picture in replay."""
     alternates: ClassVar[bool] = True
     """True: two groups of these environments in turn keep all cores busy, as the emulators have threads."""
 
