@@ -348,10 +348,21 @@ def plan(**changes: Any) -> Plan:
     return resolved(TrainSpec(**{**small, **changes}))
 
 
+def actions_of(state: HostState) -> np.ndarray:
+    """Return the actions of the first member's actors, from all groups: (time, actors)."""
+    return np.concatenate([np.stack(group.actions)[:, 0] for group in state.groups], axis=1)
+
+
+def first_memory(state: HostState) -> Any:
+    """Return the memory of the first member."""
+    memory = state.memory
+    return replay.ReplayState(memory.frames[0], memory.records[0], memory.num_steps, memory.spec)
+
+
 @pytest.fixture(scope="module")
 def driven() -> Any:
     """A host runtime that has played some games, and its ticks."""
-    host = Host(make(GAME, noop_max=0), [plan()])
+    host = Host([make(GAME, noop_max=0)], [plan()])
     state = host.start()
     state, tick = host.advance(state, 700, learns=False)
     yield host, state, tick
@@ -362,13 +373,13 @@ def driven() -> Any:
 def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
     """The memory holds clamped rewards."""
     _, state, tick = driven
-    taken = np.stack(state.actions)
+    taken = actions_of(state)
     games = [m for i in range(2) for m in by_hand("space_invaders", 7 + i, taken[:, i]) if m.over]
     assert games
     assert tick.num_episodes.tolist() == [len(games)]
     assert tick.total_return.tolist() == [sum(moment.score for moment in games)]
     assert tick.total_length.tolist() == [sum(moment.length for moment in games)]
-    kept = np.asarray(state.member.replay.records)[..., 1].view(np.float32)
+    kept = np.asarray(state.memory.records)[..., 1].view(np.float32)
     assert set(np.unique(kept)) == {0, 1}
 
 
@@ -376,11 +387,11 @@ def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
 def test_the_memory_gives_back_what_the_actor_saw(driven: Any) -> None:
     """Frames are stored once and stacked when drawn, also across the ends of games."""
     _, state, _ = driven
-    memory = state.member.replay
+    memory = first_memory(state)
     assert memory.frames.shape == (501, 2, 84 * 84)
     with make(GAME, noop_max=0)(num_actors=2, seed=7) as rows:
         seen = [rows.begin().observation]
-        seen += [rows.advance(a.astype(np.int64))[0].observation for a in state.actions]
+        seen += [rows.advance(a.astype(np.int64))[0].observation for a in actions_of(state)]
     batch = replay.sample(memory, jax.random.key(0), 100, 5)
     time = int(memory.num_steps) - 1 - np.asarray(batch.age)
     assert batch.obs.shape == (6, 100, 4, 84, 84)
@@ -395,12 +406,15 @@ def test_restored_is_the_same(driven: Any) -> None:
     """In new emulators, which repeat the recorded actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
-    other = Host(make(GAME, noop_max=0), [plan()])
+    other = Host([make(GAME, noop_max=0)], [plan()])
     try:
         again: HostState = other.restore(arrays)
         assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
-        assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
-        assert np.array_equal(again.rows._lives, state.rows._lives)
+        assert np.array_equal(again.memory.frames, state.memory.frames), "frames are not saved: they come back"
+        for group, before in zip(again.groups, state.groups, strict=True):
+            assert np.array_equal(group.actor.episode_return, before.actor.episode_return)
+            assert np.array_equal(group.fleet.rows._lives, before.fleet.rows._lives)
+            assert np.array_equal(group.stacks, before.stacks)
     finally:
         other.close()
 
@@ -408,9 +422,9 @@ def test_restored_is_the_same(driven: Any) -> None:
 @needs_ale
 def test_bytes_of_a_transition() -> None:
     """At the paper's size: a frame of 84×84 bytes, and twelve for the rest."""
-    host = Host(make(GAME), [resolved(TrainSpec(env=GAME, network="mlp", hidden_sizes=(8,)))])
+    host = Host([make(GAME)], [resolved(TrainSpec(env=GAME, network="mlp", hidden_sizes=(8,)))])
     host.close()
-    spec = host._template.replay.spec
+    spec = host.template.replay.spec
     assert (spec.capacity, spec.num_actors, spec.stack) == (62_500, 16, 4)
     assert replay.bytes_per_transition(spec) == pytest.approx(84 * 84 + 12, rel=1e-4)
 

@@ -36,12 +36,12 @@ def plan(**changes: Any) -> Plan:
 @pytest.fixture(scope="module")
 def driven() -> Iterator[tuple[Host, HostState, list[tuple[int, int, int]]]]:
     """Return a host after some iterations, with the steps, updates and stored rows after each."""
-    host = Host(make("gymnasium/CartPole-v1"), [plan()])
+    host = Host([make("gymnasium/CartPole-v1")], [plan()])
     state, seen = host.start(), []
     for number in range(FILL + LEARN):
         state, _ = host.advance(state, 1, learns=number >= FILL)
         host.end_tick(state)
-        seen.append((*host.counts(state), int(state.member.replay.num_steps)))
+        seen.append((*host.counts(state), int(state.memory.num_steps)))
     yield host, state, seen
     host.close()
 
@@ -58,16 +58,17 @@ def test_the_learner_is_one_iteration_behind(driven: Any) -> None:
 def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
     """The same actions in environments with the same seed give the same rows for every actor."""
     _, state, _ = driven
-    memory = state.member.replay
-    frames, records = np.asarray(memory.frames), np.asarray(memory.records)
+    memory = state.memory
+    group = state.groups[0]
+    frames, records = np.asarray(memory.frames)[0], np.asarray(memory.records)[0]
     with make("gymnasium/CartPole-v1")(num_actors=3, seed=5) as rows:
         rows.begin()
-        for time, a in enumerate(state.actions):
+        for time, (a,) in enumerate(group.actions):
             _, row, _ = rows.advance(a.astype(np.int64))
             if time >= int(memory.num_steps):
-                at = time - int(memory.num_steps)
-                assert all(np.array_equal(own[at], seen) for own, seen in zip(state.pending[0], row, strict=True))
-                assert np.array_equal(state.pending[1][at], a)
+                waiting = group.rows[time - int(memory.num_steps)]
+                assert all(np.array_equal(own[0], seen) for own, seen in zip(waiting, row, strict=False))
+                assert np.array_equal(waiting.action[0], a)
                 continue
             word, reward, mu_a = records[time].T
             assert np.array_equal(frames[time], row.observation)
@@ -76,7 +77,7 @@ def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
             for bit, flag in ((RESET, row.reset), (MASK, row.mask), (CONTINUES, row.continues)):
                 assert np.array_equal((word & bit) > 0, flag)
             assert ((mu_a.view(np.float32) > 0) & (mu_a.view(np.float32) <= 1)).all()
-    assert len(state.actions) == int(memory.num_steps) + 2
+    assert len(group.actions) == int(memory.num_steps) + 2
     assert not (records[: int(memory.num_steps), :, 0] & MASK).all(), "no episode ended: nothing was tested"
 
 
@@ -84,14 +85,19 @@ def test_restored_is_the_same(driven: Any) -> None:
     """New environments reach the saved state by repeating the actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
-    other = Host(make("gymnasium/CartPole-v1"), [plan()])
+    other = Host([make("gymnasium/CartPole-v1")], [plan()])
     try:
         again = other.restore(arrays)
         assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
-        assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
-        wrong = {**arrays, "observation": arrays["observation"] + 1}
+        assert np.array_equal(again.groups[0].actor.episode_return, state.groups[0].actor.episode_return)
+        assert np.array_equal(again.memory.frames, state.memory.frames), "frames are not saved: they come back"
+        wrong = {**arrays, "group.0.observation": arrays["group.0.observation"] + 1}
         with pytest.raises(ValueError, match="is in another state than before after the same 50 actions"):
             other.restore(wrong)
+        records = arrays["memory.records"].copy()
+        records[0, 20, 1, 0] ^= MASK
+        with pytest.raises(ValueError, match="is in another state than before after the same 21 actions"):
+            other.restore({**arrays, "memory.records": records})
     finally:
         other.close()
 
@@ -112,8 +118,10 @@ class Scripted:
         none = np.zeros(self.num_actors, bool)
         return Actor(None, np.zeros((self.num_actors, 2), np.float32), ~none, none, None, None, None)
 
-    def advance(self, actions: np.ndarray) -> tuple[Actor, Row, Ended]:
+    def send(self, actions: np.ndarray) -> None:
         self.time += 1
+
+    def receive(self) -> tuple[Actor, Row, Ended]:
         one = np.ones(self.num_actors, np.float32)
         ended = self.time % (np.arange(self.num_actors) + 1) == 0
         flags = np.ones(self.num_actors, bool)
@@ -131,7 +139,7 @@ def test_every_episode_counts_once() -> None:
         made.append(Scripted(num_actors, seed))
         return made[-1]
 
-    host = Host(scripted, [plan(evaluation_steps=9)])
+    host = Host([scripted], [plan(evaluation_steps=9)])
     state = host.start()
     returns, ended = host.evaluate(state, 0, 10)
     assert returns.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
@@ -155,5 +163,5 @@ def test_actions_that_do_not_fit_a_byte() -> None:
         return made[-1]
 
     with pytest.raises(ValueError, match=r"at most 256 actions.* has 257"):
-        Host(many, [plan()])
+        Host([many], [plan()])
     assert made[0].closed
