@@ -88,7 +88,7 @@ class AtariRows(GymnasiumRows):
                 f"`seed` must be a whole number of at least 0, with {num_actors} consecutive seeds "
                 f"under 2³¹; got {seed!r}."
             )
-        super().__init__(_started(game, num_actors), seed=int(seed), timeout=game.timeout)
+        super().__init__(started(game, num_actors), seed=int(seed), timeout=game.timeout)
         self.name = game.name
         self._life_loss = game.life_loss
         self._lives = np.zeros(self.num_actors, np.int32)
@@ -142,7 +142,7 @@ def _emulators() -> Any:
     return Emulators
 
 
-def _started(game: AtariFactory, num_actors: int) -> Any:
+def started(game: AtariFactory, num_actors: int) -> Any:
     """Start the emulators with `terminated` at the end of a game only; `advance` adds the lives.
 
     ale-py's `life_loss_info` hides that a game reaches its frame limit where it loses a life, and

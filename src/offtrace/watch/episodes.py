@@ -3,7 +3,7 @@
     for frame in play(player, seed=0, max_steps=1000, num_episodes=2):
         frame.picture, frame.q, frame.action, frame.episode_return
 
-Pure environments are drawn by `pictures`; a Gymnasium environment renders itself.
+Pure environments are drawn by `pictures`; a Gymnasium environment renders itself, and an Atari game shows its screen.
 """
 
 import itertools
@@ -168,11 +168,9 @@ class _Stage(Protocol):
 
 
 def _stage(player: Player, seed: int) -> _Stage:
-    if player.env.startswith("atari/"):
-        raise ValueError(
-            f"`env` must be an environment that can be watched, which Atari games cannot yet; got {player.env!r}."
-        )
     made = make(player.env, **player.options)
+    if player.env.startswith("atari/"):
+        return _Atari(made, seed)
     if player.env.startswith("gymnasium/"):
         return _Rendered(made.id, player.options, seed)
     return _Pure(made, seed)
@@ -212,6 +210,32 @@ class _Pure:
 
     def close(self) -> None:
         pass
+
+
+class _Atari:
+    """An Atari game; a lost life does not end the episode."""
+
+    def __init__(self, made: Any, seed: int) -> None:
+        from offtrace.environments.atari_screen import WatchedGame
+
+        self._game = WatchedGame(made, seed)
+        self.num_actions = self._game.num_actions
+        self.action_names: Sequence[str] = self._game.action_names
+
+    def reset(self) -> _Moment:
+        return _Moment(self._game.reset())
+
+    def step(self, action: int) -> _Moment:
+        return _Moment(*self._game.step(action))
+
+    def picture(self) -> np.ndarray:
+        return self._game.picture()
+
+    def cells(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._game.close()
 
 
 class _Rendered:
