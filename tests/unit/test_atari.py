@@ -269,6 +269,23 @@ def test_truncation_keeps_its_bootstrap() -> None:
 
 
 @needs_ale
+def test_the_frame_limit_of_a_long_game() -> None:
+    """Breakout waits for ever for the ball to be served. The default limit would take too long here."""
+    assert make("atari/breakout").max_frames == 108_000
+    with make("atari/breakout", max_frames=8_000)(num_actors=1, seed=0) as rows:
+        actor = rows.begin()
+        for step in range(1, 2_001):
+            assert not actor.over[0]
+            actor, row, ended = rows.advance(np.array([0]))
+            assert row.continues[0]
+            assert ended.ended[0] == (step == 2_000)
+        assert ended.episode_length[0] == 2_000
+        actor, row, _ = rows.advance(np.array([0]))
+        assert not row.mask[0]
+        assert actor.first[0]
+
+
+@needs_ale
 def test_lives_won_and_gone_with_the_game_are_not_lost() -> None:
     """A truncated game may have more lives left than a new game starts with."""
     with make(GAME, max_frames=40)(num_actors=2, seed=0) as rows:

@@ -18,6 +18,9 @@ from offtrace.environments import make
 from offtrace.environments.checks import checked_whole
 from offtrace.watch.pictures import ACTIONS, cells, picture
 
+ATARI_PIXEL_WIDTH = 1.75
+"""A television showed the 160×210 pixels of a game as 4:3."""
+
 
 class Player(Protocol):
     """An agent that takes the greedy actions of `q`, and the environment `make(env, **options)` that it plays in."""
@@ -58,6 +61,8 @@ class Frame:
     """In the last frame `terminated`, `truncated`, or `stopped` (by `max_steps`), else empty."""
     action_names: Sequence[str] = ()
     """The names of the actions; empty if they have none."""
+    pixel_width: float = 1.0
+    """How wide a pixel of the picture is for its height."""
 
 
 def play(
@@ -108,6 +113,7 @@ def _frames(
                     q=q,
                     ended=ended,
                     action_names=stage.action_names,
+                    pixel_width=stage.pixel_width,
                 )
                 if action is None:
                     break
@@ -155,6 +161,8 @@ class _Stage(Protocol):
     num_actions: int
     action_names: Sequence[str]
     """Names of the actions; empty if they have none."""
+    pixel_width: float
+    """As in `Frame`."""
 
     def reset(self) -> _Moment: ...
 
@@ -178,6 +186,8 @@ def _stage(player: Player, seed: int) -> _Stage:
 
 class _Pure:
     """A pure environment in JAX."""
+
+    pixel_width = 1.0
 
     def __init__(self, env: Any, seed: int) -> None:
         import jax
@@ -215,6 +225,8 @@ class _Pure:
 class _Atari:
     """An Atari game; a lost life does not end the episode."""
 
+    pixel_width = ATARI_PIXEL_WIDTH
+
     def __init__(self, made: Any, seed: int) -> None:
         from offtrace.environments.atari_screen import WatchedGame
 
@@ -240,6 +252,8 @@ class _Atari:
 
 class _Rendered:
     """A Gymnasium environment with `render_mode="rgb_array"`."""
+
+    pixel_width = 1.0
 
     def __init__(self, id_: str, options: dict[str, Any], seed: int) -> None:
         from offtrace.environments.encoding import Encoded, encoded
