@@ -81,7 +81,9 @@ class _Screen:
         self._ale = ale_py.ALEInterface()
         self._ale.setFloat("repeat_action_probability", game.sticky)
         self._ale.setInt("random_seed", seed)
-        self._ale.loadROM(roms.get_rom_path(game.game))
+        rom = roms.get_rom_path(game.game)
+        assert rom is not None
+        self._ale.loadROM(rom)
         self.actions: Sequence[Any] = self._ale.getMinimalActionSet()
         if game.full_action_space:
             self.actions = self._ale.getLegalActionSet()
