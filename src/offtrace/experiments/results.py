@@ -108,7 +108,7 @@ def _by_protocol(suite: str, runs: Sequence[StoredRun]) -> list[tuple[str, list[
     protocols = {key: group[0].protocol for key, group in groups.items()}
     names = {key: f", options {rules}" for key, rules in protocols.items()}
     if suite in SHARED_RULES:
-        rules = dict.fromkeys(rule for found in protocols.values() for rule in found)
+        rules = dict.fromkeys([*SHARED_RULES[suite], *(rule for found in protocols.values() for rule in found)])
         differing = [rule for rule in rules if len({setting_text(p.get(rule)) for p in protocols.values()}) > 1]
         names = {
             key: "".join(f", {rule} {setting_text(found.get(rule))}" for rule in differing)
