@@ -986,6 +986,8 @@ for new, old in (
     ("    results TEXT, ", "--"),
     ("    checksum TEXT NOT NULL", "--"),
     ("    protocol TEXT ", "--"),
+    (" AS evaluation,\n    protocol\n", " AS evaluation\n"),
+    (" protocol, reports.*", " reports.*"),
 ):
     assert FIRST.count(new) == 1
     FIRST = FIRST.replace(new, old)
@@ -1057,7 +1059,12 @@ def test_a_stored_protocol_outlives_other_defaults(path: Path, monkeypatch: pyte
 
 
 SECOND = module.SCHEMA
-for new, old in (("checksum TEXT NOT NULL,", "checksum TEXT NOT NULL "), ("    protocol TEXT ", "--")):
+for new, old in (
+    ("checksum TEXT NOT NULL,", "checksum TEXT NOT NULL "),
+    ("    protocol TEXT ", "--"),
+    (" AS evaluation,\n    protocol\n", " AS evaluation\n"),
+    (" protocol, reports.*", " reports.*"),
+):
     assert SECOND.count(new) == 1
     SECOND = SECOND.replace(new, old)
 
@@ -1084,6 +1091,7 @@ def test_runs_without_a_stored_protocol(path: Path, tmp_path: Path) -> None:
     assert "has been migrated" in lines[0]
     assert query(old, "SELECT checksum FROM runs") == checksums
     assert [run.protocol for run in runs] == [{**ATARI_RULES, "sticky": 0.25}, dict(ATARI_RULES)]
+    assert query(old, "SELECT env, evaluation, protocol FROM final_scores") == [("atari/pong", 1.0, None)]
     assert is_sound(old)
     make(old, "UPDATE runs SET seed = 5 WHERE id = 1")
     with pytest.raises(ValueError, match="not as it was stored"):

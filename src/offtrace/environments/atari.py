@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from offtrace.environments.checks import check_sticky, checked_whole
+from offtrace.environments.checks import check_flag, check_sticky, checked_whole
 from offtrace.environments.gymnasium import GymnasiumRows
 from offtrace.environments.interface import Actor, Array, Ended, Row
 
@@ -58,6 +58,8 @@ class AtariFactory:
 
     def __post_init__(self) -> None:
         check_sticky(self.sticky)
+        check_flag("life_loss", self.life_loss)
+        check_flag("full_action_space", self.full_action_space)
         checked_whole("noop_max", self.noop_max, least=0)
         checked_whole("max_frames", self.max_frames)
         checked_whole("num_threads", self.num_threads, least=0)

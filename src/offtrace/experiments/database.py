@@ -79,14 +79,15 @@ WITH ends AS (SELECT run, max(num_steps) AS num_steps FROM reports GROUP BY run)
 SELECT runs.id AS run, env, trace, lambda, seed, status, ends.num_steps, sum(num_episodes) AS num_episodes,
     CASE status WHEN 'done' THEN sum(num_episodes * episode_return)
         / sum(num_episodes) FILTER (WHERE episode_return IS NOT NULL) END AS score,
-    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id AND status = 'done') AS evaluation
+    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id AND status = 'done') AS evaluation,
+    protocol
 FROM runs LEFT JOIN ends ON ends.run = runs.id
     LEFT JOIN reports ON reports.run = runs.id AND 10 * reports.num_steps > 9 * ends.num_steps
 WHERE status IN ('done', 'diverged') GROUP BY runs.id;
 
--- Every tick of every run, with the env, trace, lambda, seed and status of the run.
+-- Every tick of every run, with the env, trace, lambda, seed, status and protocol of the run.
 CREATE VIEW curves AS
-SELECT env, trace, lambda, seed, status, reports.* FROM runs JOIN reports ON reports.run = runs.id;
+SELECT env, trace, lambda, seed, status, protocol, reports.* FROM runs JOIN reports ON reports.run = runs.id;
 """
 
 SCHEMA = TABLES + VIEWS
@@ -108,7 +109,7 @@ UPDATE runs SET status = 'diverged', failure = 'its loss, gradient or Q was not 
 DROP TABLE former;
 {VIEWS}""",
     # Adds protocols. Those of older runs follow from their specs.
-    2: "ALTER TABLE runs ADD COLUMN protocol TEXT;\n",
+    2: f"DROP VIEW final_scores;\nDROP VIEW curves;\nALTER TABLE runs ADD COLUMN protocol TEXT;\n{VIEWS}",
 }
 """Statements that migrate a version to the next one, each ending with a semicolon at the end of a line."""
 
