@@ -1,5 +1,6 @@
 """Atari rows against the emulator stepped by hand; then in replay memory and in training."""
 
+import json
 import math
 import sys
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from offtrace.agent.settings import program_spec
 from offtrace.agent.spec import PAPER, Plan, TrainSpec, full_name, resolved
 from offtrace.agent.training import train
 from offtrace.environments import ATARI, TITLES, make
+from offtrace.environments.protocols import ATARI_RULES
 from offtrace.scores.published import published_table_3
 
 needs_ale = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: offtrace[atari]")
@@ -81,6 +83,8 @@ def test_unknown_games_get_close_ones(wrong: str, hint: str) -> None:
     ("options", "text"),
     [
         ({"sticky": 1.0}, "`sticky` must be a probability below 1; got 1.0"),
+        ({"life_loss": "false"}, "`life_loss` must be True or False; got 'false'"),
+        ({"full_action_space": 1}, "`full_action_space` must be True or False; got 1"),
         ({"noop_max": -1}, "`noop_max` must be a whole number of at least 0; got -1"),
         ({"max_frames": 0}, "`max_frames` must be a whole number of at least 1; got 0"),
         ({"num_threads": 1.5}, "`num_threads` must be a whole number of at least 0; got 1.5"),
@@ -266,6 +270,23 @@ def test_truncation_keeps_its_bootstrap() -> None:
             assert not (row.mask | row.reset | row.reward.astype(bool) | ended.ended).any()
             assert row.continues.all()
             assert not actor.observation[:, :-1].any(), f"frames of game {turn} are left in the stack"
+
+
+@needs_ale
+def test_the_frame_limit_of_a_long_game() -> None:
+    """Breakout waits for ever for the ball to be served. The default limit would take too long here."""
+    assert make("atari/breakout").max_frames == 108_000
+    with make("atari/breakout", max_frames=8_000)(num_actors=1, seed=0) as rows:
+        actor = rows.begin()
+        for step in range(1, 2_001):
+            assert not actor.over[0]
+            actor, row, ended = rows.advance(np.array([0]))
+            assert row.continues[0]
+            assert ended.ended[0] == (step == 2_000)
+        assert ended.episode_length[0] == 2_000
+        actor, row, _ = rows.advance(np.array([0]))
+        assert not row.mask[0]
+        assert actor.first[0]
 
 
 @needs_ale
@@ -465,6 +486,9 @@ def test_training_from_end_to_end(tmp_path: Path) -> None:
     )
     result = train(spec, tmp_path / "run")
     assert result.finished
+    for name in ("spec.json", "result.json"):
+        (rules,) = json.loads((tmp_path / "run" / name).read_text())["protocols"]
+        assert rules == {**ATARI_RULES, "max_frames": 400}
     assert result.history[-1].num_steps >= 1_200
     assert result.history[-1].num_updates >= 10
     assert sum(report.num_episodes for report in result.history) >= 8

@@ -1,7 +1,7 @@
 """The folder of a run.
 
 run/
-  spec.json          the spec and the versions it was started with, for people
+  spec.json          the spec, the protocol and the versions it was started with, for people
   progress.jsonl     a record per tick; in a population progress-0.jsonl, progress-1.jsonl, …
   checkpoints/       the newest ones, each with everything that an exact resume needs
   events.out.…       TensorBoard events, on request
@@ -25,6 +25,7 @@ import numpy as np
 from offtrace.agent import checkpoints, disk, telemetry
 from offtrace.agent.spec import Plan, differences, from_json, to_json
 from offtrace.agent.telemetry import TickRecord
+from offtrace.environments import protocol
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,11 @@ class RunFolder:
         import jax
 
         made_with = {"offtrace": version("offtrace"), "jax": jax.__version__, "device": jax.devices()[0].platform}
-        return {"made_with": made_with, "specs": [to_json(spec) for spec in self.specs]}
+        return {
+            "made_with": made_with,
+            "specs": [to_json(spec) for spec in self.specs],
+            "protocols": [protocol(spec.env, spec.options) for spec in self.specs],
+        }
 
     def _load(self, allow_changes: bool) -> list[Result] | None:
         """Return the results of a finished run; else load the checkpoint to resume from, if there is one."""

@@ -19,6 +19,7 @@ from offtrace.cli.numbers import count
 from offtrace.cli.options import option
 from offtrace.cli.streams import Console, print_json, tell
 from offtrace.cli.train_list import print_environments
+from offtrace.environments import protocol
 
 RUNS = Path("runs")
 
@@ -121,7 +122,7 @@ def _train(
         rows: dict[str, Any] = {}
         if result.finished:
             rows = {"mean_return": result.mean_return, "returns": result.returns}
-        print_json({**rows, "folder": str(folder)})
+        print_json({**rows, "protocol": protocol(result.spec.env, result.spec.options), "folder": str(folder)})
     if not result.finished:
         sys.exit(INTERRUPTED)
 

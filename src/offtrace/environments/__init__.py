@@ -20,6 +20,7 @@ from typing import Any
 
 from offtrace.environments.interface import Actor, Ended, Environment, Row, Space, Step
 from offtrace.environments.own import LocalName
+from offtrace.environments.protocols import protocol, protocol_text
 
 __all__ = [
     "ATARI",
@@ -36,6 +37,8 @@ __all__ = [
     "on_host",
     "own_gamma",
     "program_shape",
+    "protocol",
+    "protocol_text",
 ]
 
 SUITE = MappingProxyType(

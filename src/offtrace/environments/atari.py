@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from offtrace.environments.checks import check_sticky, checked_whole
+from offtrace.environments.checks import check_flag, check_sticky, checked_whole
 from offtrace.environments.gymnasium import GymnasiumRows
 from offtrace.environments.interface import Actor, Ended, Row, Space
 
@@ -66,6 +66,8 @@ class AtariFactory:
 
     def __post_init__(self) -> None:
         check_sticky(self.sticky)
+        check_flag("life_loss", self.life_loss)
+        check_flag("full_action_space", self.full_action_space)
         checked_whole("noop_max", self.noop_max, least=0)
         checked_whole("max_frames", self.max_frames)
         checked_whole("num_threads", self.num_threads, least=0)
@@ -86,7 +88,7 @@ class AtariFactory:
     @functools.cached_property
     def num_actions(self) -> int:
         """The number of actions of the game."""
-        emulator = _started(dataclasses.replace(self, num_threads=1), 1, stack=1)
+        emulator = started(dataclasses.replace(self, num_threads=1), 1, stack=1)
         try:
             return int(emulator.single_action_space.n)
         finally:
@@ -116,7 +118,7 @@ class AtariRows(GymnasiumRows):
                 f"under 2³¹; got {seed!r}."
             )
         super().__init__(
-            _started(game, num_actors, stack=1 if single_frames else STACK), seed=seed, timeout=game.timeout
+            started(game, num_actors, stack=1 if single_frames else STACK), seed=seed, timeout=game.timeout
         )
         self.name = game.name
         self._life_loss = game.life_loss
@@ -174,6 +176,10 @@ def _emulators() -> Any:
             self.lives = np.array(answer[1]["lives"])
             return answer
 
+        def step(self, actions: np.ndarray) -> Any:
+            self.send(actions)
+            return self.recv()
+
         def recv(self) -> Any:
             answer = super().recv()
             self.lives = np.array(answer[4]["lives"])
@@ -182,7 +188,7 @@ def _emulators() -> Any:
     return Emulators
 
 
-def _started(game: AtariFactory, num_actors: int, *, stack: int) -> Any:
+def started(game: AtariFactory, num_actors: int, *, stack: int = STACK) -> Any:
     """Start the emulators with `terminated` at the end of a game only; `advance` adds the lives.
 
     ale-py's `life_loss_info` hides that a game reaches its frame limit where it loses a life, and

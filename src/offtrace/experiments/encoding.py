@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offtrace.agent.telemetry import COUNTS, LISTS, TickRecord, to_row
+from offtrace.environments import protocol
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
@@ -43,6 +44,16 @@ def run_row(spec: Mapping[str, Any]) -> tuple[Any, ...]:
     check_spec(spec)
     env, trace, lambda_, seed = (spec[name] for name in ("env", "trace", "lambda_", "seed"))
     return fingerprint(spec), text(env), text(trace), abs(float(lambda_)), seed, _json(dict(spec))
+
+
+def protocol_row(spec: Mapping[str, Any]) -> str:
+    """Return the protocol of a spec as JSON."""
+    return _json(protocol_of(spec))
+
+
+def protocol_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol that follows from a spec."""
+    return protocol(spec["env"], spec.get("options"))
 
 
 LARGEST_INTEGER = 2**63

@@ -104,12 +104,12 @@ class Results:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """One record per run: its place in the grid, its status and its scores."""
+        """One record per run: its place in the grid, its status, its scores and its protocol in words."""
         found = []
         for each, place in zip(self.runs, self._places, strict=True):
             values = scores(each) if each.status == "done" else {}
             shown = {name: math.nan if values.get(name) is None else values[name] for name in SCORES}
-            found.append({**place, "status": each.status, **shown})
+            found.append({**place, "status": each.status, **shown, "protocol": each.protocol_text})
         return found
 
     def frame(self) -> Any:
