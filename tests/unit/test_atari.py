@@ -14,7 +14,8 @@ import pytest
 
 from offtrace import cli
 from offtrace.agent import replay
-from offtrace.agent.host import Host, HostState
+from offtrace.agent.groups import HostState
+from offtrace.agent.host import Host
 from offtrace.agent.network import make_network
 from offtrace.agent.settings import program_spec
 from offtrace.agent.spec import PAPER, Plan, TrainSpec, full_name, resolved

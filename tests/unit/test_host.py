@@ -1,14 +1,18 @@
 """Environments on the host: the learner is one iteration behind, and its memory holds what a plain loop sees."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from offtrace.agent.host import Host, HostState
+from offtrace.agent import checkpoints
+from offtrace.agent.groups import HostState
+from offtrace.agent.host import Host
 from offtrace.agent.replay import CONTINUES, MASK, RESET
 from offtrace.agent.spec import Plan, TrainSpec, resolved
+from offtrace.agent.training import train
 from offtrace.environments import make
 from offtrace.environments.interface import Actor, Ended, Row, Space
 
@@ -100,6 +104,89 @@ def test_restored_is_the_same(driven: Any) -> None:
             other.restore({**arrays, "memory.records": records})
     finally:
         other.close()
+
+
+# -- populations ---------------------------------------------------------------------------------------------
+
+
+def test_a_member_is_the_same_run_as_alone() -> None:
+    """Members differ in seed, trace and step size; on a CPU each equals its run alone to the last bit."""
+    small = {"hidden_sizes": (8,), "num_actors": 4, "window": 3, "num_windows": 4, "fill": 60, "replay_size": 200}
+    small |= {"num_steps": 400, "evaluation_episodes": 5, "evaluation_ticks": 2, "tick_steps": 100}
+    specs = [
+        TrainSpec(env="CartPole-v1", **small),
+        TrainSpec(env="CartPole-v1", seed=3, trace="tree_backup", step_size=1e-3, **small),
+    ]
+    together = train(specs)
+    for spec, member in zip(specs, together, strict=True):
+        alone = train(spec)
+        assert alone.returns == member.returns
+        assert [record.episode_return for record in alone.history] == pytest.approx(
+            [record.episode_return for record in member.history], nan_ok=True, abs=0
+        )
+        for name, value in alone.parameters.items():
+            assert np.array_equal(value, member.parameters[name]), name
+
+
+def test_different_environments_are_not_one_population() -> None:
+    specs = [plan(), plan(env="Acrobot-v1")]
+    with pytest.raises(ValueError, match="`env` must be the same for all members of a population"):
+        Host([make("gymnasium/CartPole-v1"), make("gymnasium/Acrobot-v1")], specs)
+
+
+# -- resuming with new episodes ------------------------------------------------------------------------------
+
+
+def test_a_resume_with_new_episodes_fills_the_memory_again(tmp_path: Path) -> None:
+    """It repeats nothing; the network goes on, and neither steps nor updates of the filling count."""
+    spec = plan(num_steps=600, tick_steps=120, evaluation_ticks=0, evaluation_episodes=2)
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 100
+
+    stopped = train(spec, tmp_path / "run", stop=stop)
+    assert not stopped.finished
+    before = checkpoints.load(tmp_path / "run").arrays
+    host = Host([make("gymnasium/CartPole-v1")], [spec])
+    try:
+        state = host.restore(before, new_episodes=True)
+        assert state.num_restarts == 1
+        assert int(state.memory.num_steps) == 0
+        assert not state.groups[0].actions
+        assert state.groups[0].fleet.rows.seed not in range(spec.seed, spec.seed + 3)
+        num_steps = int(state.rest.num_steps)
+        state, _ = host.advance(state, 1 + state.tick.num_turns // 2, learns=True)
+        assert int(state.memory.num_steps) >= host.program.fill
+        assert int(state.rest.num_steps) == num_steps + 6
+        # A later resume repeats the actions since then.
+        again = host.restore(host.arrays(state))
+        assert np.array_equal(again.memory.frames, state.memory.frames)
+    finally:
+        host.close()
+    result = train(spec, tmp_path / "run", resume=True, new_episodes=True)
+    assert result.finished
+    assert result.num_steps >= 600
+    events = [event for record in result.history for event in record.events]
+    assert any("resumed with new episodes" in event for event in events)
+
+
+def test_a_stop_while_the_memory_is_filled_again_loses_nothing(tmp_path: Path) -> None:
+    spec = plan(num_steps=600, tick_steps=120, evaluation_ticks=0, evaluation_episodes=2)
+    calls = iter(range(10**6))
+    train(spec, tmp_path / "run", stop=lambda: next(calls) > 100)
+    saved = checkpoints.numbers(tmp_path / "run")
+    train(spec, tmp_path / "run", resume=True, new_episodes=True, stop=lambda: True)
+    assert checkpoints.numbers(tmp_path / "run") == saved
+    assert train(spec, tmp_path / "run", resume=True).finished
+
+
+def test_new_episodes_without_a_resume_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`new_episodes` must come with `resume`"):
+        train(plan(), tmp_path / "run", new_episodes=True)
+    assert not (tmp_path / "run").exists()
 
 
 # -- evaluation ----------------------------------------------------------------------------------------------

@@ -98,6 +98,11 @@ class RunFolder:
         self.history: list[list[TickRecord]] = []
         self.arrays: dict[str, np.ndarray] | None = None
         """The arrays of the checkpoint to resume from."""
+        self.loaded_number = -1
+        """The number of that checkpoint."""
+        self.saves_after = -1
+        """Checkpoints up to this number are not saved: there is another one already, of the run before its resume
+        with new episodes."""
         self._resume = resume
         self._tensorboard = tensorboard
         self._say = say
@@ -162,6 +167,8 @@ class RunFolder:
         """Save a checkpoint after the last tick; `num_done` counts what is done of the next one."""
         rows = [[telemetry.to_row(record) for record in records] for records in self.history]
         number = (len(self.history) - 1) * TICK + num_done
+        if number <= self.saves_after:
+            return
         checkpoints.save(self.path, arrays, {"reports": rows, **self._record()}, number=number)
         if self._changed:  # only now: a checkpoint that does not fit the new spec has failed before
             disk.write_json(self.path / "spec.json", self._record())
@@ -219,6 +226,7 @@ class RunFolder:
             self._say("The run was stopped before its first checkpoint. It starts from the beginning.")
         else:
             self.arrays = found.arrays
+            self.loaded_number = found.number
         return None
 
     def _stored_result(self, *, required: bool) -> dict[str, Any] | None:

@@ -72,8 +72,17 @@ class Runtime(Protocol):
         """Return the state as named arrays."""
         ...
 
-    def restore(self, arrays: Mapping[str, np.ndarray], *, stop: Callable[[], bool] = lambda: False) -> Any:
-        """Return the state that `arrays` was made from; None if `stop` returned True before it was complete."""
+    def restore(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        new_episodes: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Return the state that `arrays` was made from; None if `stop` returned True before it was complete.
+
+        `new_episodes` is only for environments on the host: their actions are not repeated.
+        """
         ...
 
     def close(self) -> None: ...

@@ -40,6 +40,7 @@ def train(
     spec: Annotated[CommandSpec, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes],
     output: Annotated[Path | None, option("PATH", "runs/ENV-TRACE-SEED")] = None,
     resume: bool = False,
+    new_episodes: bool = False,
     allow_changes: bool = False,
     tensorboard: bool = False,
     quiet: bool = False,
@@ -62,6 +63,8 @@ def train(
     Args:
         output: Folder of the run.
         resume: Resume the run in the output folder.
+        new_episodes: With --resume, for Gymnasium and Atari: start new episodes instead of repeating all actions, as
+            that takes long after a long run. The result is then not the same as without the stop.
         allow_changes: Resume even if settings or package versions have changed since.
         tensorboard: Also write TensorBoard events.
         quiet: Print only warnings and the result.
@@ -73,13 +76,14 @@ def train(
         return
     if not spec.env:
         raise ValueError("name an environment: `offtrace train CartPole-v1`. `offtrace train --list` shows all.")
-    _train(TrainSpec(**vars(spec)), output, resume, allow_changes, tensorboard, quiet, json)
+    _train(TrainSpec(**vars(spec)), output, resume, new_episodes, allow_changes, tensorboard, quiet, json)
 
 
 def _train(
     spec: TrainSpec,
     output: Path | None,
     resume: bool,
+    new_episodes: bool,
     allow_changes: bool,
     tensorboard: bool,
     quiet: bool,
@@ -109,6 +113,7 @@ def _train(
             spec,
             folder,
             resume=resume,
+            new_episodes=new_episodes,
             allow_changes=allow_changes,
             tensorboard=tensorboard,
             watcher=watcher,
