@@ -7,7 +7,7 @@ repeats the actions, which also gives back every frame of the memories:
     repeated    a_0    a_1    a_2    …     a_T
     frames      x_0    x_1    x_2    …     x_T      the newest ones go to the memories
 
-So a checkpoint of a million Atari transitions has 40 MB, not 7 GB. Repeating takes as long as the
+So a checkpoint of a million Atari transitions has 39 MB, not 7 GB. Repeating takes as long as the
 environments took. A run that shall not wait for it is resumed with new episodes and empty memories.
 """
 
