@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from offtrace.agent.host import Host, HostState
 from offtrace.agent.replay import CONTINUES, MASK, RESET
 from offtrace.agent.spec import Plan, TrainSpec, resolved
+from offtrace.agent.training import train
 from offtrace.environments import make
 from offtrace.environments.interface import Actor, Ended, Row, Space
 
@@ -94,6 +96,29 @@ def test_restored_is_the_same(driven: Any) -> None:
             other.restore(wrong)
     finally:
         other.close()
+
+
+# -- factors of observations ---------------------------------------------------------------------------------
+
+
+def doubled() -> gymnasium.Env:
+    """Return MountainCar with twice the positions and eight times the speeds."""
+    env = gymnasium.make("MountainCar-v0")
+    factors = np.array([2, 8], np.float32)
+    low, high = (factors * bound for bound in (env.observation_space.low, env.observation_space.high))
+    space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+    return gymnasium.wrappers.TransformObservation(env, lambda x: factors * x, space)
+
+
+def test_factors_of_observations_are_as_if_the_environment_had_them() -> None:
+    """Products with powers of two are exact, so the runs are the same to the last bit."""
+    common = {"random_action_steps": 5, "step_size": 1e-3, "epsilon": 0.1, "target_period": 50, "num_steps": 1_000}
+    runs = [train(plan(env="MountainCar-v0", observation_scale=scale, **common)) for scale in ((2, 8), (1, 1))]
+    runs.append(train(plan(env=doubled, observation_scale=(), **common)))
+    ends = [[(r.loss, r.q, r.gradient) for r in run.history[2:]] for run in runs]
+    assert ends[0] == ends[2]
+    assert ends[0] != ends[1]
+    assert runs[0].returns == runs[2].returns
 
 
 # -- evaluation ----------------------------------------------------------------------------------------------
