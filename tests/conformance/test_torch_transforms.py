@@ -307,6 +307,10 @@ def test_eager_calls_do_not_use_the_operator(monkeypatch: pytest.MonkeyPatch) ->
 # -- torch.compile -------------------------------------------------------------------------------------------
 
 
+def half(pi_a: Tensor, mu_a: float | Tensor = 1.0, **_: Tensor) -> Tensor:
+    return 0.5 * pi_a / (1 + mu_a)
+
+
 @COMPILES
 def test_compiled_without_a_graph_break() -> None:
     """One graph with every kind of trace and every recursion; a function defined inside it has no defaults."""
@@ -317,6 +321,9 @@ def test_compiled_without_a_graph_break() -> None:
         results = [ot.targets(**w, trace=trace, stop_gradient=False) for trace in EVERY]
         results.append(ot.targets(**w, trace=ot.Retrace([0.1, 0.2, 0.3]), stop_gradient=False))
         results.append(ot.targets(**w, trace=lambda pi_a: 0.5 * pi_a, stop_gradient=False))
+        results.append(ot.targets(**w, trace=lambda pi_a, mu_a=1.0, half=0.5: half * pi_a / (1 + mu_a)))
+        results.append(ot.targets(**w, trace=lambda *, pi_a, factor=0.5, **_: factor * pi_a))
+        results.append(ot.targets(**w, trace=half))
         results.append(ot.targets(**w, trace=ot.Retrace(0.5)))
         results += [sister(w) for sister in SISTERS]
         return torch.stack(results)

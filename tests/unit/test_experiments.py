@@ -161,6 +161,7 @@ GIVEN = {
     "window=8,16": [8, 16],
     "num-steps=1e5,200_000": [100_000, 200_000],
     "hidden_sizes=64x64,128": [(64, 64), (128,)],
+    "observation_scale=1x14,2": [(1.0, 14.0), (2.0,)],
     "anneal=true,False": [True, False],
     "double=true": [True],
     "max_gradient=none,10": [None, 10.0],
@@ -186,6 +187,7 @@ REFUSED = {
     "step_size=fast": "`step_size` must be a number; got 'fast'.",
     "window=1.5": "`window` must be a whole number; got '1.5'.",
     "hidden_sizes=64xx": "`hidden_sizes` must be whole numbers joined by x, such as 64x64; got '64xx'.",
+    "observation_scale=1x": "`observation_scale` must be a number; got ''.",
     "anneal=maybe": "`anneal` must be true or false; got 'maybe'.",
     "optimiser=sgd": "`optimiser` must be one of adam, rmsprop; got 'sgd'.",
 }

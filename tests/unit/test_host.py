@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -187,6 +188,29 @@ def test_new_episodes_without_a_resume_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`new_episodes` must come with `resume`"):
         train(plan(), tmp_path / "run", new_episodes=True)
     assert not (tmp_path / "run").exists()
+
+
+# -- factors of observations ---------------------------------------------------------------------------------
+
+
+def doubled() -> gymnasium.Env:
+    """Return MountainCar with twice the positions and eight times the speeds."""
+    env = gymnasium.make("MountainCar-v0")
+    factors = np.array([2, 8], np.float32)
+    low, high = (factors * bound for bound in (env.observation_space.low, env.observation_space.high))
+    space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+    return gymnasium.wrappers.TransformObservation(env, lambda x: factors * x, space)
+
+
+def test_factors_of_observations_are_as_if_the_environment_had_them() -> None:
+    """Products with powers of two are exact, so the runs are the same to the last bit."""
+    common = {"random_action_steps": 5, "step_size": 1e-3, "epsilon": 0.1, "target_period": 50, "num_steps": 1_000}
+    runs = [train(plan(env="MountainCar-v0", observation_scale=scale, **common)) for scale in ((2, 8), (1, 1))]
+    runs.append(train(plan(env=doubled, observation_scale=(), **common)))
+    ends = [[(r.loss, r.q, r.gradient) for r in run.history[2:]] for run in runs]
+    assert ends[0] == ends[2]
+    assert ends[0] != ends[1]
+    assert runs[0].returns == runs[2].returns
 
 
 # -- evaluation ----------------------------------------------------------------------------------------------

@@ -103,6 +103,15 @@ def test_mlp_is_its_formula(dtype: str, hidden_sizes: tuple[int, ...]) -> None:
     close(VALUES(net, obs), dense(net.layers, values.reshape(6, 6)))
 
 
+def test_mlp_multiplies_its_inputs_by_their_factors() -> None:
+    obs, values = observations(np.random.default_rng(0), (6, 2, 3), "float32")
+    scale = (1.0, 14.0, 0.5, 3.0, 0.25, 2.0)
+    net = MLP((2, 3), 4, jax.random.key(0), hidden_sizes=(5,), scale=scale)
+    close(VALUES(net, obs), dense(net.layers, values.reshape(6, 6) * np.array(scale)))
+    in_half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), net)
+    assert in_half(obs).dtype == jnp.bfloat16
+
+
 def test_minatar_net_is_its_formula() -> None:
     obs = np.random.default_rng(0).random((3, 10, 10, 4)) < 0.2
     net = MAKE((10, 10, 4), "bool", 3, jax.random.key(1))
@@ -152,6 +161,12 @@ def test_auto_and_its_refusals() -> None:
     ):
         with pytest.raises((ValueError, TypeError), match=text):
             make_network(*arguments)
+    for shape, text in (
+        ((4,), "a number for each of the 4 entries.*; got 2"),
+        ((10, 10, 4), "left out for .*'minatar'"),
+    ):
+        with pytest.raises(ValueError, match=f"`observation_scale` must (have|be) {text}"):
+            make_network(shape, bool, 3, key, observation_scale=(1.0, 2.0))
     with pytest.raises(ValueError, match=r"`obs` must be \(…, 4\); got \(3, 5\)"):
         jax.eval_shape(lambda key, obs: make_network((4,), "float32", 2, key)(obs), key, jnp.zeros((3, 5)))
 

@@ -56,6 +56,13 @@ def test_the_greedy_action(policy: Policy) -> None:
     assert from_five.act(falls_right) == 6
 
 
+def test_factors_of_observations_are_those_of_the_training() -> None:
+    """The values are max(−θ, 0) and max(θ, 0) of ten times the angle."""
+    spec = resolved(TrainSpec(env="CartPole-v1", hidden_sizes=(2,), observation_scale=(1.0, 1.0, 10.0, 1.0)))
+    scaled = make_policy(spec, PARAMETERS, num_steps=7)
+    np.testing.assert_allclose(scaled.q([[0, 0, -0.25, 0], [0, 0, 0.5, 0]]), [[2.5, 0], [0, 5]], rtol=1e-6)
+
+
 def test_observations_and_actions_as_the_environment_has_them() -> None:
     """Values that are known for one-hot states: in state x the greedy action is x mod 4."""
     spec = resolved(TrainSpec(env="FrozenLake-v1", hidden_sizes=(16,)))

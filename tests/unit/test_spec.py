@@ -45,7 +45,11 @@ WRONG: list[tuple[str, Any, str]] = [
         for value in ([], {1: 2}, {"a": [1]}, {"a": None}, {"a": math.nan})
     ),
     *((name, value, "a text") for name in ("trace_source", "trace_title") for value in (None, 3)),
-    *(("hidden_sizes", value, "whole numbers of at least 1") for value in ((), (0,), (2.0,), ("3",), (True,))),
+    *(("hidden_sizes", value, "whole numbers of at least 1") for value in ((), (0,), (2.0,), ("3",), (True,), 3)),
+    *(
+        ("observation_scale", value, "finite numbers above 0")
+        for value in (3.0, "12", (0.0,), (math.nan,), (math.inf,), ("3",), (True,), (1.0, -1.0))
+    ),
     *((name, 2**31, "under 2³¹") for name in ("seed", "num_steps")),
     *(("env", value, "the name of an environment") for value in ("", None, 3)),
 ]
@@ -71,6 +75,7 @@ def test_only_the_seed_and_the_ticks_between_evaluations_may_be_0(name: str) -> 
 def test_every_field_has_a_rule() -> None:
     """A new field needs an input check."""
     others = {"env", "trace", "hidden_sizes", "options", "trace_options", "trace_source", "trace_title"}
+    others |= {"observation_scale"}
     assert {*WHOLE, *SHARES, *POSITIVE, *CHOICES, *SWITCHES, *others} == set(FIELDS)
 
 
@@ -258,6 +263,19 @@ def test_through_json_and_back() -> None:
     assert from_json(there) == plan
     assert isinstance(from_json(there).hidden_sizes, tuple)
     assert differences(plan, from_json(there)) == {}
+
+
+def test_factors_of_observations_are_in_the_json_where_there_are_some() -> None:
+    plain = resolved(TrainSpec(env="pocket/catch"))
+    assert plain.observation_scale == ()
+    assert "observation_scale" not in to_json(plain)
+    assert from_json(to_json(plain)) == plain
+    for env in ("MountainCar-v0", "pocket/mountain_car"):
+        plan = resolved(TrainSpec(env=env))
+        there = json.loads(json.dumps(to_json(plan)))
+        assert there["observation_scale"] == [1.0, 14.0]
+        assert from_json(there) == plan
+        assert resolved(TrainSpec(env=env, observation_scale=[2.0, 3.0])).observation_scale == (2.0, 3.0)
 
 
 def test_json_of_another_version() -> None:

@@ -142,22 +142,42 @@ def row_convolution(x: Array, weight: Array, stride: int) -> Array:
 
 
 class MLP(eqx.Module):
-    """Fully connected layers of the given sizes with ReLU between them; observations are flattened."""
+    """Fully connected layers of the given sizes with ReLU between them.
+
+    Observations are flattened, and multiplied by `scale` if there is one.
+    """
 
     layers: tuple[Linear, ...]
     shape: tuple[int, ...] = eqx.field(static=True)
+    scale: tuple[float, ...] = eqx.field(static=True)
 
     def __init__(
-        self, shape: Sequence[int], num_actions: int, key: Array, *, hidden_sizes: Sequence[int] = (64, 64)
+        self,
+        shape: Sequence[int],
+        num_actions: int,
+        key: Array,
+        *,
+        hidden_sizes: Sequence[int] = (64, 64),
+        scale: Sequence[float] = (),
     ) -> None:
         self.shape = tuple(shape)
-        sizes = (math.prod(self.shape), *hidden_sizes, num_actions)
+        self.scale = tuple(scale)
+        num_inputs = math.prod(self.shape)
+        if len(self.scale) not in (0, num_inputs):
+            raise ValueError(
+                f"`observation_scale` must have a number for each of the {num_inputs} entries of an observation; "
+                f"got {len(self.scale)}."
+            )
+        sizes = (num_inputs, *hidden_sizes, num_actions)
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(Linear(*pair, k) for *pair, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
 
     def __call__(self, obs: Array) -> Array:
         def values(x: Array) -> Array:
-            return _perceptron(self.layers, _floats(x.reshape(x.shape[0], -1), self.layers[0].weight))
+            x = _floats(x.reshape(x.shape[0], -1), self.layers[0].weight)
+            if self.scale:
+                x = x * jnp.asarray(self.scale, x.dtype)
+            return _perceptron(self.layers, x)
 
         return _batched(self.shape, obs, values)
 
@@ -233,11 +253,13 @@ def make_network(
     kind: str = "auto",
     *,
     hidden_sizes: Sequence[int] = (64, 64),
+    observation_scale: Sequence[float] = (),
 ) -> Network:
     """Return a network for observations of this shape and dtype.
 
     `kind="auto"` selects `mlp` for vectors, `minatar` for bool images (H, W, C), and `dqn` for
-    stacks (k, H, W) of 36×36 or more. `hidden_sizes` are the layers of `mlp`.
+    stacks (k, H, W) of 36×36 or more. `hidden_sizes` are the layers of `mlp`, and `observation_scale` are factors for
+    its inputs.
 
     >>> network = make_network((10, 10, 4), bool, num_actions=6, key=jax.random.key(0))
     >>> type(network).__name__, num_parameters(network)
@@ -254,9 +276,11 @@ def make_network(
     if kind == "auto":
         kind = _kind(shape, dtype)
     if kind == "mlp":
-        return MLP(shape, num_actions, key, hidden_sizes=hidden_sizes)
+        return MLP(shape, num_actions, key, hidden_sizes=hidden_sizes, scale=observation_scale)
     if kind not in KINDS:
         raise ValueError(f"`kind` must be one of {', '.join(KINDS)}; got {kind!r}.")
+    if observation_scale:
+        raise ValueError(f"`observation_scale` must be left out for the network {kind!r}; only 'mlp' has it.")
     if len(shape) != 3:
         raise ValueError(f"`space_shape` must have three axes for `kind={kind!r}`; got {shape}.")
     if kind == "minatar":

@@ -275,7 +275,13 @@ def make_policy(spec: Plan, parameters: Mapping[str, np.ndarray], num_steps: int
         spaces = _spaces(spec)
     shape, dtype = spaces.observation
     net = make_network(
-        shape, dtype, spaces.num_actions, jax.random.key(0), spec.network, hidden_sizes=spec.hidden_sizes
+        shape,
+        dtype,
+        spaces.num_actions,
+        jax.random.key(0),
+        spec.network,
+        hidden_sizes=spec.hidden_sizes,
+        observation_scale=spec.observation_scale,
     )
     template, skeleton = eqx.partition(net, eqx.is_array)
     return Policy(spec, from_arrays(template, parameters), skeleton, num_steps, spaces)

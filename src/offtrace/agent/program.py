@@ -61,6 +61,7 @@ class ProgramSpec:
     """The ε schedules of App. F; None for the linear one in `Settings`."""
     random_action_steps: int = 1
     hidden_sizes: tuple[int, ...] = (64, 64)
+    observation_scale: tuple[float, ...] = ()
     learner: LearnerSpec = field(default_factory=LearnerSpec)
 
     def __post_init__(self) -> None:
@@ -176,7 +177,15 @@ def environment(prog: Program, settings: Settings) -> Any:
 
 def _network(env: Environment, spec: ProgramSpec, key: jax.Array) -> Any:
     space = env.observation
-    return make_network(space.shape, space.dtype, env.num_actions, key, spec.network, hidden_sizes=spec.hidden_sizes)
+    return make_network(
+        space.shape,
+        space.dtype,
+        env.num_actions,
+        key,
+        spec.network,
+        hidden_sizes=spec.hidden_sizes,
+        observation_scale=spec.observation_scale,
+    )
 
 
 # -- one member ----------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ WORDS = {"true": True, "false": False}
 def parsed_axes(given: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of every field, from texts such as `step_size=1e-4,1e-3`.
 
-    Numbers, names, true and false are written as they are, `none` is None, and the sizes of several
-    layers are joined by x. Parameters of a trace are written as name:value, joined by /.
+    Numbers, names, true and false are written as they are, `none` is None, and several sizes or
+    factors are joined by x. Parameters of a trace are written as name:value, joined by /.
 
     >>> parsed_axes(["trace_options=sigma:0.3,sigma:0.7"])
     {'trace_options': [{'sigma': 0.3}, {'sigma': 0.7}]}
@@ -76,6 +76,8 @@ def _value(name: str, word: str, kinds: Sequence[Any]) -> Any:
         return _number(name, word)
     if int in kinds:
         return _whole(name, word)
+    if tuple[float, ...] in kinds:
+        return tuple(_number(name, part) for part in word.split("x"))
     if any(typing.get_origin(kind) is tuple for kind in kinds):
         if not all(part.isdecimal() for part in word.split("x")):
             raise ValueError(f"`{name}` must be whole numbers joined by x, such as 64x64; got {_short(word)}.")

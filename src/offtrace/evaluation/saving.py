@@ -81,9 +81,12 @@ def _write_parquet(log: Log, path: Path) -> None:
 
 def _arrow_column(pa: Any, name: str, column: np.ndarray) -> Any:
     if column.ndim == 2:
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(column.ravel()), column.shape[1])
+        num_rows, width = column.shape
         if name != "next_observation":
-            return lists
+            return pa.FixedSizeListArray.from_arrays(pa.array(column.ravel()), width)
+        # pyarrow 17 can write lists of a fixed size some of which are null, but it cannot read them.
+        offsets = pa.array(width * np.arange(num_rows + 1, dtype=np.int64))
+        lists = pa.LargeListArray.from_arrays(offsets, pa.array(column.ravel()))
         return pa.compute.if_else(pa.array(~np.isnan(column).any(axis=1)), lists, pa.scalar(None, lists.type))
     if name == "next_state":
         return pa.array(column, mask=column == MISSING)

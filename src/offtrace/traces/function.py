@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,7 @@ LOGARITHMS = ("log_pi_a", "log_mu_a")
 VALUES = ("q", "pi", "a")
 NAMES = (*PROBABILITIES, *LOGARITHMS, *VALUES)
 """Names of the arrays that a function may take, in the order of `Likelihoods`; it is called by these names."""
+REMEDY = f"It is called by name: let it take some of {', '.join(NAMES)}."
 
 
 class Signature(NamedTuple):
@@ -117,41 +119,74 @@ def signature_of(function: Callable[..., Any]) -> Signature:
     return found
 
 
+class _Parameter(NamedTuple):
+    """A parameter of a function, as far as a call by names depends on it."""
+
+    name: str
+    by_name: bool
+    """False for one that can be given by its position only."""
+    has_default: bool
+
+
 def _read_signature(function: Callable[..., Any]) -> Signature:
+    if is_compiling() and isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
+        parameters, takes_any = _from_code(function)
+    else:
+        parameters, takes_any = _from_signature(function)
     name = _name(function)
-    remedy = f"It is called by name: let it take some of {', '.join(NAMES)}."
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (AttributeError, TypeError, ValueError):
-        if is_compiling():
-            return _from_code(function)
-        raise TypeError(f"`trace` must be a function with a signature; got {name}. {remedy}") from None
     required: set[str] = set()
     optional: set[str] = set()
+    if takes_any:
+        optional |= {*PROBABILITIES, *LOGARITHMS}
     for parameter in parameters:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            optional |= {*PROBABILITIES, *LOGARITHMS}
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            continue
-        elif parameter.kind is parameter.POSITIONAL_ONLY or parameter.name not in NAMES:
-            if parameter.default is parameter.empty:
-                raise TypeError(f"`trace` must not need other arguments; {name} has `{parameter.name}`. {remedy}")
-        elif parameter.default is parameter.empty:
-            required.add(parameter.name)
-        else:
+        if not parameter.by_name or parameter.name not in NAMES:
+            if not parameter.has_default:
+                raise TypeError(f"`trace` must not need other arguments; {name} has `{parameter.name}`. {REMEDY}")
+        elif parameter.has_default:
             optional.add(parameter.name)
+        else:
+            required.add(parameter.name)
     if not required and not optional:
-        raise TypeError(f"`trace` must take an array; {name} takes none. {remedy}")
+        raise TypeError(f"`trace` must take an array; {name} takes none. {REMEDY}")
     taken = tuple(name for name in NAMES if name in required | optional)
     return Signature(taken, frozenset(required), frozenset(optional - required))
 
 
-def _from_code(function: Any) -> Signature:
-    """Return the signature of a function defined inside a compiled one: PyTorch knows its names, not its defaults."""
+def _from_signature(function: Callable[..., Any]) -> tuple[list[_Parameter], bool]:
+    """Return the parameters of a callable, and whether it has `**kwargs`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (AttributeError, TypeError, ValueError):
+        raise TypeError(f"`trace` must be a function with a signature; got {_name(function)}. {REMEDY}") from None
+    found = []
+    takes_any = False
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            takes_any = True
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            by_name = parameter.kind is not parameter.POSITIONAL_ONLY
+            found.append(_Parameter(parameter.name, by_name, parameter.default is not parameter.empty))
+    return found, takes_any
+
+
+def _from_code(function: FunctionType) -> tuple[list[_Parameter], bool]:
+    """Return the same while PyTorch compiles: it may be unable to trace `inspect.signature`.
+
+    Of a function that is defined inside the compiled one, PyTorch 2.13 knows the names and not the
+    defaults. Then every parameter counts as one with a default.
+    """
     code = function.__code__
-    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    taken = tuple(name for name in NAMES if name in parameters)
-    return Signature(taken, frozenset(), frozenset(taken))
+    num_positional = code.co_argcount
+    names = code.co_varnames[: num_positional + code.co_kwonlyargcount]
+    try:
+        with_default = tuple(function.__kwdefaults__ or ())
+        num_defaults = len(function.__defaults__ or ())
+        with_default += names[num_positional - num_defaults : num_positional]
+    except AttributeError:
+        with_default = names
+    by_name = names[code.co_posonlyargcount :]
+    found = [_Parameter(name, name in by_name, name in with_default) for name in names]
+    return found, bool(code.co_flags & inspect.CO_VARKEYWORDS)
 
 
 def _name(function: Any) -> str:
