@@ -16,7 +16,7 @@ from offtrace.agent.own_traces import check_saved
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Probe
 from offtrace.agent.runs import Result, RunFolder
-from offtrace.agent.runtimes import Runtime, runtime_for
+from offtrace.agent.runtimes import HasActors, Runtime, runtime_for
 from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher, as_watcher
@@ -102,6 +102,8 @@ def _tick_records(
             )
         if probe is not None:
             record = _with_probe(record, probe, i)
+        if isinstance(runtime, HasActors) and summary is not None:
+            record = record._replace(actors=runtime.actors_record(state))
         if evaluations is not None:
             record = record._replace(evaluation=float(evaluations[i]))
         records.append(record)
@@ -236,6 +238,9 @@ def train(
 
     A module in the name of an environment, `my_module:MyEnv`, is imported, and `watcher.on_message`
     gets a line about it. An environment without a name, such as a lambda, cannot have an `output`.
+
+    With `runtime="asynchronous"` and several actors, a run is not a function of its spec: a resumed
+    run goes on from its saved state, and a repeated one differs.
 
     An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is
     an event of its run (`telemetry.divergence`), and the others continue.

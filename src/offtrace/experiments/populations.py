@@ -29,14 +29,14 @@ Members = Sequence[dict[str, Any]]
 
 
 def populations(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
-    """Group specs that can share a program, at most `most` at a time; environments on the host are on their own.
+    """Group specs that can share a program, at most `most` at a time; others are on their own.
 
     The populations of one group have sizes as equal as possible: those of equal size share a
     compiled program.
     """
     groups: dict[str, list[Plan]] = {}
     for spec in specs:
-        if on_host(spec.env):
+        if on_host(spec.env) or spec.runtime == "asynchronous":
             groups[repr(spec)] = [spec]
             continue
         shape = {name: value for name, value in vars(spec).items() if name not in (*NUMBERS, *WORLDS)}
