@@ -247,6 +247,14 @@ TAGS = {
 }
 """TensorBoard tags, each with its field of `TickRecord` and the text behind the chart's ⓘ."""
 
+ACTOR_TAGS = {
+    "actors/staleness": "Mean number of updates by others between the copy of the parameters and the update.",
+    "actors/lowest_epsilon": "The lowest ε of an actor.",
+    "actors/highest_epsilon": "The highest ε of an actor.",
+    "actors/switches": "Changes of all actors to another ε schedule so far.",
+}
+"""Tags of the asynchronous runtime."""
+
 BY_AGE = "trace/off_policy_by_age"
 SPEED = "speed/steps_per_second"
 
@@ -287,6 +295,14 @@ class TensorBoardWriter:
         for place, value in enumerate(shares):
             text = f"‖π − μ‖₁ of part {place + 1} of the memory, newest first."
             values[f"{BY_AGE}/{age(place, len(shares))}"] = (value, text)
+        if record.actors is not None:
+            own = (
+                record.actors.staleness,
+                min(record.actors.epsilon),
+                max(record.actors.epsilon),
+                sum(record.actors.num_switches),
+            )
+            values |= {tag: (value, text) for (tag, text), value in zip(ACTOR_TAGS.items(), own, strict=True)}
         values[SPEED] = (steps_per_second, "Environment steps of all actors per second.")
         scalars = [
             self._summaries.Summary.Value(
