@@ -23,7 +23,7 @@ import offtrace as ot
 
 GAMES: dict[str, dict[str, Any]] = {
     "catch": {"env": "pocket/catch", "network": "mlp", "num_steps": 100_000},
-    "breakout": {"env": "minatar/breakout", "num_steps": 200_000},
+    "breakout": {"env": "minatar/breakout", "num_steps": 100_000},
 }
 STEP_SIZES = {"catch": (1e-3, 3e-3, 1e-2), "breakout": (3e-4, 1e-3, 3e-3)}
 RUNTIMES = ("asynchronous", "synchronous")
