@@ -23,7 +23,7 @@ import offtrace as ot
 
 GAMES: dict[str, dict[str, Any]] = {
     "catch": {"env": "pocket/catch", "network": "mlp", "num_steps": 100_000},
-    "breakout": {"env": "minatar/breakout", "num_steps": 100_000},
+    "breakout": {"env": "minatar/breakout", "network": "mlp", "num_steps": 300_000},
 }
 STEP_SIZES = {"catch": (1e-3, 3e-3, 1e-2), "breakout": (3e-4, 1e-3, 3e-3)}
 RUNTIMES = ("asynchronous", "synchronous")
@@ -115,9 +115,10 @@ def print_tables(lines: list[dict[str, Any]], games: list[str]) -> None:
                 f"  {runtime:<14} step size {chosen:g}   evaluation {interval(of['evaluation'])}   "
                 f"training {interval(of['training'])}   staleness {staleness:.1f}   {seconds:.0f} s"
             )
-        both = [np.array(found[runtime]["evaluation"]) for runtime in RUNTIMES]
-        if all(len(one) == len(SEEDS) for one in both):
-            print(f"  evaluation, asynchronous − synchronous, by seed: {interval(both[0] - both[1])}")
+        for measure in ("evaluation", "training"):
+            both = [np.array(found[runtime][measure]) for runtime in RUNTIMES]
+            if all(len(one) == len(SEEDS) for one in both):
+                print(f"  {measure}, asynchronous − synchronous, by seed: {interval(both[0] - both[1])}")
 
 
 def main() -> None:

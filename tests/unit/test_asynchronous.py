@@ -389,7 +389,7 @@ def test_an_error_in_one_actor_stops_all(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Corridor:
-    """Rows of one actor: the state is a number that the actions change; an episode has five steps."""
+    """Rows of one actor: the state is a number that the actions change; an episode has six steps."""
 
     observation = Space((2,), np.dtype(np.float32))
     num_actions = 2
@@ -421,8 +421,8 @@ class Corridor:
         reward = np.where(over, 0, a).astype(np.float32)
         self.position = np.where(over, 0, self.position + a)
         self.length = np.where(over, 0, self.length + 1)
-        self.over = self.length == 5
-        ended = Ended(self.over, np.where(self.over, self.position, 0), np.where(self.over, 5, 0))
+        self.over = self.length == 6
+        ended = Ended(self.over, np.where(self.over, self.position, 0), np.where(self.over, 6, 0))
         return self._actor(), Row(before.observation, before.first, ~over, reward, ~self.over), ended
 
     def close(self) -> None:

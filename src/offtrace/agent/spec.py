@@ -69,15 +69,13 @@ class TrainSpec:
     num_actors: int = 16
     """Number of environments that run in parallel (App. F)."""
     runtime: str = "synchronous"
-    """Runtime: `synchronous`, one learner for all actors, or `asynchronous`, App. F's actor-learners in threads, each
-    with its own replay and copy of the parameters, which update shared parameters with Shared RMSprop on CPUs."""
+    """Runtime: `synchronous`, one learner for all actors, or `asynchronous`, the threads of App. F, on CPUs."""
     window: Whole = None
     """Steps per window (n in App. F)."""
     num_windows: Whole = None
     """Windows per batch."""
     steps_per_update: int = 4
-    """Environment steps of all actors together per update (Deviation D15); in the asynchronous runtime, steps of an
-    actor per update of its own, which is the same ratio."""
+    """Environment steps per update, of all actors together; asynchronous: of an actor per update of its own (D15)."""
     replay_size: Whole = None
     """Transitions in replay, of all actors together."""
     fill: Whole = None
