@@ -186,6 +186,13 @@ def test_defaults_that_follow_need_no_name(tmp_path: Path) -> None:
     assert study.comparison.algorithms == names
 
 
+def test_a_default_that_the_file_leaves_out_has_its_name(tmp_path: Path) -> None:
+    given = {"optimiser": "rmsprop", "exploration": "switching"}
+    specs = [resolved(TrainSpec("pocket/catch", runtime=name, **given)) for name in ("synchronous", "asynchronous")]
+    (study,) = stored(tmp_path / "r.sqlite", [(to_json(each), 1.0) for each in specs])
+    assert set(study.comparison.algorithms) == {"retrace, runtime synchronous", "retrace, runtime asynchronous"}
+
+
 def test_lambda_zero_of_a_step_size_is_a_copy_of_the_same_step_size(tmp_path: Path) -> None:
     wanted = [(spec("retrace", x, 0, step_size=size), x + size) for x in (0.0, 1.0) for size in (0.1, 0.2)]
     wanted += [(spec("tree_backup", 1.0, 0, step_size=size), 2.0) for size in (0.1, 0.2)]

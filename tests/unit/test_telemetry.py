@@ -83,7 +83,7 @@ def test_every_field_says_what_it_is() -> None:
         assert isinstance(text, ast.Expr)
         assert isinstance(text.value, ast.Constant)
     charted = {field for field, _ in TAGS.values()}
-    assert set(TickRecord._fields) - charted == {"tick", "num_steps", "off_policy_by_age", "events"}
+    assert set(TickRecord._fields) - charted == {"tick", "num_steps", "off_policy_by_age", "events", "actors"}
 
 
 # -- progress.jsonl ------------------------------------------------------------------------------------------

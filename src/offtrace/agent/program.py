@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from offtrace import policies
 from offtrace.agent import learner, repeats, replay, schedules
@@ -320,6 +321,26 @@ def learn(
     return member._replace(learner=state, key=key), records
 
 
+def gradient(prog: Program, member: Member, settings: Settings) -> tuple[Member, Any, UpdateRecord]:
+    """Return the gradient of the next batch. Only the random key of the member changes.
+
+    The batch is the one that `learn` would draw for a program with one update per iteration.
+    """
+    spec = prog.spec
+    key, for_sample = jax.random.split(member.key)
+    windows = replay.sample(member.replay, for_sample, spec.num_windows, spec.window)
+    batch = _batch(prog, member, settings, windows)
+    q_target = _target_values(prog, member.learner.target_params, batch.obs[None])[0]
+    found, loss = learner.gradient(
+        member.learner.params, batch, q_target, settings.hyper, network=prog.network, spec=spec.learner
+    )
+    norm = optax.tree.norm(found)
+    if spec.learner.max_gradient is not None:
+        found, _ = optax.clip_by_global_norm(spec.learner.max_gradient).update(found, optax.EmptyState())
+    refused = ~(jnp.isfinite(norm) & jnp.isfinite(loss))
+    return member._replace(key=key), found, UpdateRecord(loss, norm, refused)
+
+
 def _target_values(prog: Program, params: Any, obs: jax.Array) -> jax.Array:
     """Return the target network's values, (updates, n+1, B, A)."""
     if prog.spec.window > 1:
@@ -329,10 +350,12 @@ def _target_values(prog: Program, params: Any, obs: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.zeros_like(later), later], axis=1)
 
 
-def probe(prog: Program, member: Member, settings: Settings, *, key: jax.Array) -> Probe:
+def probe(
+    prog: Program, member: Member, settings: Settings, *, key: jax.Array, num_windows: int = NUM_PROBE_WINDOWS
+) -> Probe:
     """Measure the member on a large batch from its memory, which must not be empty; nothing changes."""
     spec = prog.spec
-    windows = replay.sample(member.replay, key, NUM_PROBE_WINDOWS, spec.window)
+    windows = replay.sample(member.replay, key, num_windows, spec.window)
     batch = _batch(prog, member, settings, windows)
     metrics, away = learner.metrics(member.learner, batch, settings.hyper, network=prog.network, spec=spec.learner)
     num_rows = jnp.minimum(member.replay.num_steps, spec.capacity)

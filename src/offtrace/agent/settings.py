@@ -197,9 +197,18 @@ def _settings(spec: Plan, *, one_trace: bool) -> Settings:
         epsilon_start=np.float32(1.0),
         epsilon_end=np.float32(spec.epsilon),
         epsilon_steps=np.float32(spec.epsilon_steps),
-        annealing_steps=np.float32(spec.num_steps if spec.anneal else np.inf),
+        annealing_steps=np.float32(_annealing_steps(spec)),
         target_epsilon=np.float32(np.nan if spec.target_epsilon is None else spec.target_epsilon),
     )
+
+
+def _annealing_steps(spec: Plan) -> float:
+    """Return the steps over which the step size decreases to 0."""
+    if not spec.anneal:
+        return math.inf
+    if spec.annealing_steps is None:
+        return spec.num_steps
+    return spec.annealing_steps
 
 
 def num_batch_entries(prog: Program, spec: Plan) -> int:

@@ -16,7 +16,7 @@ from offtrace.agent.own_traces import check_saved
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Probe
 from offtrace.agent.runs import Result, RunFolder
-from offtrace.agent.runtimes import Runtime, runtime_for
+from offtrace.agent.runtimes import HasActors, Runtime, runtime_for
 from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher, as_watcher
@@ -111,6 +111,8 @@ def _tick_records(
             )
         if probe is not None:
             record = _with_probe(record, probe, i)
+        if isinstance(runtime, HasActors) and summary is not None:
+            record = record._replace(actors=runtime.actors_record(state))
         if evaluations is not None:
             record = record._replace(evaluation=float(evaluations[i]))
         records.append(record)
@@ -254,6 +256,9 @@ def train(
     A module in the name of an environment, `my_module:MyEnv`, is imported, and `watcher.on_message`
     gets a line about it. An environment without a name, such as a lambda, cannot have an `output`.
 
+    With `runtime="asynchronous"` and several actors, a run is not a function of its spec: a resumed
+    run goes on from its saved state, and a repeated one differs.
+
     An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is
     an event of its run (`telemetry.divergence`), and the others continue.
     """
@@ -264,10 +269,11 @@ def train(
         raise ValueError("`spec` must not be empty.")
     if output is None and resume:
         raise ValueError("`resume` must come with `output`, the folder of the run.")
-    if new_episodes and not (resume and on_host(specs[0].env)):
+    can_restart = on_host(specs[0].env) and specs[0].runtime == "synchronous"
+    if new_episodes and not (resume and can_restart):
         raise ValueError(
-            "`new_episodes` must come with `resume`, and with an environment on the host (Gymnasium's or Atari's); "
-            f"got resume={resume} and {specs[0].env!r}. Other environments are resumed exactly."
+            "`new_episodes` must come with `resume`, an environment on the host (Gymnasium's or Atari's) and the "
+            f"synchronous runtime; got resume={resume}, {specs[0].env!r} and {specs[0].runtime}."
         )
     if output is not None:
         for one in specs:

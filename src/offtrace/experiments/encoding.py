@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from offtrace.agent.telemetry import COUNTS, LISTS, TickRecord, to_row
+from offtrace.agent.telemetry import COUNTS, LISTS, OWN_RECORDS, TickRecord, to_row
 from offtrace.environments import protocol
 
 
@@ -105,6 +105,8 @@ def report_row(report: TickRecord) -> list[Any]:
     """Return a report as SQLite stores it: lists as JSON, and infinities, which JSON writes as text, as numbers."""
     encoded = []
     for name, value in to_row(report).items():
+        if name in OWN_RECORDS:
+            continue
         if name in LISTS:
             encoded.append(json.dumps(value, allow_nan=False))
         elif name in COUNTS or value is None:

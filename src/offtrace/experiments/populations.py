@@ -38,7 +38,7 @@ def populations(specs: Sequence[Plan], most: int, *, on_accelerator: bool = Fals
     """
     groups: dict[str, list[Plan]] = {}
     for spec in specs:
-        if on_host(spec.env) and not on_accelerator:
+        if spec.runtime == "asynchronous" or (on_host(spec.env) and not on_accelerator):
             groups[repr(spec)] = [spec]
             continue
         shape = {name: value for name, value in vars(spec).items() if name not in (*NUMBERS, *WORLDS)}
