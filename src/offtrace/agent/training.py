@@ -384,7 +384,8 @@ class _Run:
                 if stopping or is_last or started - saved_at > pause:
                     _save(loop, self.folder)
                     saved_at = time.monotonic()
-                    pause = max(self.checkpoint_seconds, MOST_SAVING * (saved_at - started))
+                    if self.checkpoint_seconds:  # 0 means after every tick
+                        pause = max(self.checkpoint_seconds, MOST_SAVING * (saved_at - started))
             if records is not None:
                 self.watcher.on_tick(records)
                 self._say(hints.after_tick(history))
