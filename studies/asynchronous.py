@@ -6,13 +6,19 @@
 
 Both runtimes have RMSprop and the three ε schedules of App. F, 16 actors and the same number of
 steps. The step size of each is the best of a grid on seeds 100 to 102, by the mean evaluation, and
-the comparison is on seeds 0 to 4. Results are appended to a file of JSON lines, one per run, and a
-run that is in the file is not repeated.
+the comparison is on seeds 0 to 4. "In turns" is the asynchronous runtime, with its step size, but
+only one thread at a time copies the parameters, acts and updates: its gradients are never stale.
+
+Results are appended to a file of JSON lines, one per run, and a run that is in the file is not
+repeated.
 """
 
 import argparse
 import math
+import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ import numpy as np
 from runs import read_lines, run_all
 
 import offtrace as ot
+from offtrace.agent.asynchronous import Asynchronous
 
 GAMES: dict[str, dict[str, Any]] = {
     "catch": {"env": "pocket/catch", "network": "mlp", "num_steps": 100_000},
@@ -27,13 +34,31 @@ GAMES: dict[str, dict[str, Any]] = {
 }
 STEP_SIZES = {"catch": (1e-3, 3e-3, 1e-2), "breakout": (3e-4, 1e-3, 3e-3)}
 RUNTIMES = ("asynchronous", "synchronous")
+IN_TURNS = "in turns"
 TUNING = range(100, 103)
 SEEDS = range(5)
 T_QUANTILE = 2.776
 """The 97.5 % quantile of Student's distribution with 4 degrees of freedom, for five seeds."""
 
 Task = tuple[str, str, float, int]
-"""Game, runtime, step size and seed."""
+"""Game, runtime (or `IN_TURNS`), step size and seed."""
+
+
+@contextmanager
+def in_turns() -> Generator[None, None, None]:
+    """Let only one actor-learner run at a time."""
+    lock = threading.Lock()
+    freely = Asynchronous._segment
+
+    def segment(*args: Any) -> None:
+        with lock:
+            freely(*args)
+
+    setattr(Asynchronous, "_segment", segment)  # noqa: B010 (a method of another type)
+    try:
+        yield
+    finally:
+        Asynchronous._segment = freely
 
 
 def train_one(task: Task) -> dict[str, Any]:
@@ -41,7 +66,7 @@ def train_one(task: Task) -> dict[str, Any]:
     game, runtime, step_size, seed = task
     spec = ot.TrainSpec(
         **GAMES[game],
-        runtime=runtime,
+        runtime="asynchronous" if runtime == IN_TURNS else runtime,
         optimiser="rmsprop",
         exploration="switching",
         step_size=step_size,
@@ -49,7 +74,8 @@ def train_one(task: Task) -> dict[str, Any]:
         evaluation_ticks=0,
     )
     started = time.monotonic()
-    result = ot.train(spec)
+    with in_turns() if runtime == IN_TURNS else nullcontext():
+        result = ot.train(spec)
     last = [record for record in result.history if 10 * record.num_steps > 9 * result.num_steps]
     num_episodes = sum(record.num_episodes for record in last)
     total = sum(record.num_episodes * record.episode_return for record in last if record.num_episodes)
@@ -68,6 +94,8 @@ def train_one(task: Task) -> dict[str, Any]:
 
 def best_step_size(lines: list[dict[str, Any]], game: str, runtime: str) -> float:
     """Return the step size with the best mean evaluation on the tuning seeds."""
+    if runtime == IN_TURNS:
+        runtime = "asynchronous"
     return max(STEP_SIZES[game], key=lambda step_size: mean(lines, game, runtime, step_size))
 
 
@@ -103,7 +131,7 @@ def print_tables(lines: list[dict[str, Any]], games: list[str]) -> None:
             print(f"  {runtime:<14}" + "".join(cells))
         print(f"{game}: seeds {SEEDS.start} to {SEEDS.stop - 1}, mean and 95 % interval")
         found = {}
-        for runtime in RUNTIMES:
+        for runtime in (*RUNTIMES, IN_TURNS):
             chosen = best_step_size(lines, game, runtime)
             of = {name: values(lines, game, runtime, chosen, SEEDS, name) for name in ("evaluation", "training")}
             found[runtime] = of
@@ -143,7 +171,7 @@ def main() -> None:
     for game in given.games if not given.tables else ():
         run([(game, r, size, seed) for size in STEP_SIZES[game] for r in RUNTIMES for seed in TUNING])
         lines = read_lines(given.output)
-        run([(game, r, best_step_size(lines, game, r), seed) for r in RUNTIMES for seed in SEEDS])
+        run([(game, r, best_step_size(lines, game, r), seed) for r in (*RUNTIMES, IN_TURNS) for seed in SEEDS])
     print_tables(read_lines(given.output), given.games)
 
 

@@ -263,7 +263,8 @@ class Asynchronous:
         self, arrays: Mapping[str, np.ndarray], *, new_episodes: bool = False, stop: Stop = lambda: False
     ) -> AsynchronousState | None:
         """Return the saved state; None if `stop` returned True while actions were repeated on the host."""
-        untrained = np.asarray(segments.init_params(self._prog, self._settings, jax.random.key(0)))
+        with jax.default_device(self._cpu):
+            untrained = np.asarray(segments.init_params(self._prog, self._settings, jax.random.key(0)))
         own = under("shared.", arrays)
         named = {
             name: checked_array(own, f"params.{name}", value.dtype, value.shape)
