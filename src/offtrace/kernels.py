@@ -8,17 +8,32 @@ from typing import Any
 
 import numba
 
+try:
+    from numba.core import options as numba_options
+
+    CAN_BORROW = hasattr(numba_options.DefaultOptions, "_nrt")
+except (ImportError, AttributeError):  # a version of Numba with other internals
+    CAN_BORROW = False
+"""Whether this Numba can be told to count no references; the option is not documented."""
+
 SHARED = (Path(__file__).parent / "traces" / "formulas.py",)
 """Kernels that those of other packages may call."""
 
 
-def jit(**options: Any) -> Callable:
+def jit(*, allocates: bool = True, **options: Any) -> Callable:
     """`numba.njit` that releases the GIL and caches what it compiles on disk, where a folder can be written to.
 
     A cached kernel is compiled again when a file of its package or of `SHARED` changes. So a kernel
     may call kernels of its own package and of `SHARED`, and no others: it would not notice when
     those change.
+
+    `allocates=False` is for a kernel that neither makes nor returns an array. Numba then counts no
+    references to the arrays that it is given: its caller in Python holds them until it returns.
+    Counting takes an atomic operation wherever an array is read from a tuple or handed on. A kernel
+    that does make an array fails to compile.
     """
+    if CAN_BORROW and not allocates:
+        options["_nrt"] = False
 
     def wrap(function: Any) -> Callable:
         try:

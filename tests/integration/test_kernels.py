@@ -1,11 +1,21 @@
-"""Compiled kernels are cached on disk until a file of their package, or one of the shared kernels, changes."""
+"""Compiled kernels are cached on disk until a file of their package, or one of the shared kernels, changes.
+
+Those that make no array count no references.
+"""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
+
+from offtrace.kernels import jit
 
 INNER = "from offtrace.kernels import jit\n\n\n@jit()\ndef inner(x):\n    return x + {}\n"
 OUTER = (
@@ -65,6 +75,57 @@ def test_a_file_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
         assert called(tmp_path) == [20, 0], kind
         assert all(file.read_bytes() != content for file, content in cut.items()), kind
     assert called(tmp_path) == [20, 1]
+
+
+class Pair(NamedTuple):
+    left: np.ndarray
+    right: np.ndarray
+
+
+def inner_product(pair):
+    total = 0.0
+    for i in range(pair.left.size):
+        total += pair.left[i] * pair.right[i]
+    return total
+
+
+def filled(value):
+    return np.full(3, value)[0]
+
+
+def test_a_kernel_without_allocation_counts_no_references() -> None:
+    pair = Pair(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    for allocates in (True, False):
+        kernel = jit(allocates=allocates)(inner_product)
+        kernel._cache = NullCache()  # what is read from disk cannot be inspected
+        assert kernel(pair) == 1 * 3 + 2 * 4
+        assert ("NRT_decref" in kernel.inspect_llvm(kernel.signatures[0])) == allocates
+
+
+def test_a_kernel_without_allocation_cannot_make_an_array() -> None:
+    assert jit()(filled)(2.0) == 2
+    with pytest.raises(NumbaError):
+        jit(allocates=False)(filled)(3)
+
+
+def test_where_numba_lacks_the_option_references_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offtrace.kernels.CAN_BORROW", False)
+    assert "_nrt" not in jit(allocates=False)(inner_product).targetoptions
+
+
+def test_the_learner_counts_no_references() -> None:
+    """Counting took half of the time. Only `reachable` makes arrays, once per call."""
+    from offtrace.online import compiled_learner, compiled_trace, simulate
+    from offtrace.traces import formulas
+
+    counts = {
+        name: kernel.targetoptions.get("_nrt", True)
+        for module in (compiled_learner, compiled_trace, simulate, formulas)
+        for name, kernel in vars(module).items()
+        if isinstance(kernel, Dispatcher)
+    }
+    assert {"run", "trajectory", "sample", "coefficient", "factor"} <= set(counts)
+    assert [name for name in counts if counts[name]] == ["reachable"]
 
 
 LATE = """

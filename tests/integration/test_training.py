@@ -201,8 +201,8 @@ def test_a_stop_does_not_wait_for_slow_environments(whole: Whole, tmp_path: Path
     mine = spec("CartPole-v1")
     train(mine, tmp_path, stop=after(19))
     found = checkpoints.load(tmp_path)
-    assert found.number == TICK + 2 * 6  # tick 0, ten steps and tick 1, six steps
-    assert len(found.arrays["actions"]) == 16
+    assert found.number == TICK + 2 * 6 + 1  # tick 0, ten steps and tick 1, six steps and their answers
+    assert len(found.arrays["group.0.actions"]) == 16
     train(mine, tmp_path, resume=True, stop=after(5))
     assert checkpoints.load(tmp_path).number == found.number, "it was stopped while it repeated its 16 steps"
     num_ticks = 0
@@ -267,7 +267,7 @@ def test_members_must_fit_together() -> None:
     with pytest.raises(ValueError, match="`spec` must not be empty"):
         train([])
     with pytest.raises(ValueError, match="Train them separately"):
-        train([spec("CartPole-v1"), spec("CartPole-v1", seed=1)])
+        train([spec("CartPole-v1"), spec("Acrobot-v1", seed=1)])
 
 
 # -- what a run reports --------------------------------------------------------------------------------------
@@ -826,8 +826,8 @@ def test_environments_that_break(
         for part in ("Faulty-v0", "actor 0, seed 3", "at step 17, action ", text):
             assert part in str(caught.value)
         saved = checkpoints.load(tmp_path / "run")
-        assert len(saved.arrays["actions"]) == 18  # 16 steps, and two dummy rows
-        assert saved.number == TICK + 2 * 8 + 1  # ten of them are tick 1; the actions of the next step were chosen
+        assert len(saved.arrays["group.0.actions"]) == 18  # 16 steps, and two dummy rows
+        assert saved.number == TICK + 2 * 9  # ten of them are tick 1; the actions of the ninth have no answer
 
     monkeypatch.chdir(tmp_path)
     faulty.write_text("raise")

@@ -1,6 +1,8 @@
 """An agent that plays, on film and in the terminal."""
 
+import dataclasses
 import io
+import itertools
 import os
 import re
 import signal
@@ -9,6 +11,7 @@ import sys
 import textwrap
 import zlib
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +120,71 @@ def test_minatar_plays() -> None:
             shown = (frame.cells == colour).all(-1)
             assert not (shown & ~frame.observation[..., channel]).any()
         assert ((frame.cells[..., None, :] == colours).all(-1).any(-1) == frame.observation.any(-1)).all()
+
+
+# -- Atari ---------------------------------------------------------------------------------------------------
+
+needs_ale = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: offtrace[atari]")
+
+
+def fires(env: str = "atari/breakout", **options: Any) -> Any:
+    """Fires in every step: in Breakout the ball is served, and the paddle stays where it is."""
+    return policy(env, lambda observations: np.eye(4)[None, 1], **options)
+
+
+@needs_ale
+def test_atari_is_shown_in_colour() -> None:
+    """A whole game: five lives and its score; then the next one."""
+    frames = [*play(fires(), seed=0, max_steps=2_000, num_episodes=2)]
+    ends = [frame for frame in frames if frame.ended]
+    assert [frame.ended for frame in ends] == ["terminated", "terminated"]
+    first = frames[0]
+    assert first.picture.shape == (210, 160, 3)
+    assert first.observation.shape == (4, 84, 84)
+    assert list(first.action_names) == ["·", "*", "→", "←"]
+    rows_of_bricks = {tuple(first.picture[row, 80]) for row in range(58, 93, 6)}
+    assert len(rows_of_bricks) == 6, "each row of bricks has a colour of its own"
+    for end in ends:
+        rewards = [frame.reward for frame in frames if frame.episode == end.episode]
+        assert end.episode_return == sum(rewards)
+    lost = [not np.array_equal(a.picture[:16], b.picture[:16]) for a, b in itertools.pairwise(frames)]
+    assert sum(lost) >= 2 * 4, "the number of lives at the top changes"
+
+
+@needs_ale
+def test_atari_on_film_and_in_the_terminal(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"num_episodes": 1, "max_steps": 30, "seed": 0, "epsilon": 0.0, "fps": 15}
+    record(fires(), tmp_path / "breakout.gif", **settings)
+    frames = [*play(fires(), seed=0, max_steps=30)]
+    with Image.open(tmp_path / "breakout.gif") as film:
+        assert film.size == (320, 420 + CAPTION_HEIGHT)
+        assert film.n_frames <= len(frames)  # equal frames in a row are one
+        shown = np.asarray(film.convert("RGB"))[:420]
+    np.testing.assert_array_equal(shown, frames[0].picture.repeat(2, 0).repeat(2, 1))
+    lines = terminal().render_lines(View(frames[-2], "atari/breakout"), pad=False)
+    widths = {sum(segment.cell_length for segment in line) for line in lines[:-2]}
+    assert (len(lines) - 2, widths) == (21, {56}), "4:3, with two pixels per character"
+
+
+@needs_ale
+def test_a_picture_of_another_game_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from offtrace.environments import atari_screen
+
+    def without_sticky_actions(game: Any, seed: int, *, made: Any = atari_screen._Screen) -> Any:
+        return made(dataclasses.replace(game, sticky=0.0), seed)
+
+    monkeypatch.setattr(atari_screen, "_Screen", without_sticky_actions)
+    with pytest.raises(RuntimeError, match="atari/breakout cannot be watched: frame"):
+        [*play(fires(sticky=0.5), seed=0, max_steps=500)]
+
+
+def test_small_bright_things_stay_visible() -> None:
+    """A white pixel among four has a quarter of the light: half of the value, not a quarter."""
+    picture = np.zeros((2, 2, 3), np.uint8)
+    picture[0, 0] = 200
+    assert screen._resized(picture, (1, 1)).tolist() == [[[100, 100, 100]]]
+    even = np.full((6, 4, 3), 77, np.uint8)
+    assert (screen._resized(even, (3, 2)) == 77).all()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Atari rows against the emulator stepped by hand; then in replay memory and in training."""
 
+import json
 import math
 import sys
 from importlib.util import find_spec
@@ -13,12 +14,14 @@ import pytest
 
 from offtrace import cli
 from offtrace.agent import replay
-from offtrace.agent.host import Host, HostState
+from offtrace.agent.groups import HostState
+from offtrace.agent.host import Host
 from offtrace.agent.network import make_network
 from offtrace.agent.settings import program_spec
 from offtrace.agent.spec import PAPER, Plan, TrainSpec, full_name, resolved
 from offtrace.agent.training import train
 from offtrace.environments import ATARI, TITLES, make
+from offtrace.environments.protocols import ATARI_RULES
 from offtrace.scores.published import published_table_3
 
 needs_ale = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: offtrace[atari]")
@@ -81,6 +84,8 @@ def test_unknown_games_get_close_ones(wrong: str, hint: str) -> None:
     ("options", "text"),
     [
         ({"sticky": 1.0}, "`sticky` must be a probability below 1; got 1.0"),
+        ({"life_loss": "false"}, "`life_loss` must be True or False; got 'false'"),
+        ({"full_action_space": 1}, "`full_action_space` must be True or False; got 1"),
         ({"noop_max": -1}, "`noop_max` must be a whole number of at least 0; got -1"),
         ({"max_frames": 0}, "`max_frames` must be a whole number of at least 1; got 0"),
         ({"num_threads": 1.5}, "`num_threads` must be a whole number of at least 0; got 1.5"),
@@ -269,6 +274,23 @@ def test_truncation_keeps_its_bootstrap() -> None:
 
 
 @needs_ale
+def test_the_frame_limit_of_a_long_game() -> None:
+    """Breakout waits for ever for the ball to be served. The default limit would take too long here."""
+    assert make("atari/breakout").max_frames == 108_000
+    with make("atari/breakout", max_frames=8_000)(num_actors=1, seed=0) as rows:
+        actor = rows.begin()
+        for step in range(1, 2_001):
+            assert not actor.over[0]
+            actor, row, ended = rows.advance(np.array([0]))
+            assert row.continues[0]
+            assert ended.ended[0] == (step == 2_000)
+        assert ended.episode_length[0] == 2_000
+        actor, row, _ = rows.advance(np.array([0]))
+        assert not row.mask[0]
+        assert actor.first[0]
+
+
+@needs_ale
 def test_lives_won_and_gone_with_the_game_are_not_lost() -> None:
     """A truncated game may have more lives left than a new game starts with."""
     with make(GAME, max_frames=40)(num_actors=2, seed=0) as rows:
@@ -348,10 +370,21 @@ def plan(**changes: Any) -> Plan:
     return resolved(TrainSpec(**{**small, **changes}))
 
 
+def actions_of(state: HostState) -> np.ndarray:
+    """Return the actions of the first member's actors, from all groups: (time, actors)."""
+    return np.concatenate([np.stack(group.actions)[:, 0] for group in state.groups], axis=1)
+
+
+def first_memory(state: HostState) -> Any:
+    """Return the memory of the first member."""
+    memory = state.memory
+    return replay.ReplayState(memory.frames[0], memory.records[0], memory.num_steps, memory.spec)
+
+
 @pytest.fixture(scope="module")
 def driven() -> Any:
     """A host runtime that has played some games, and its ticks."""
-    host = Host(make(GAME, noop_max=0), [plan()])
+    host = Host([make(GAME, noop_max=0)], [plan()])
     state = host.start()
     state, tick = host.advance(state, 700, learns=False)
     yield host, state, tick
@@ -362,13 +395,13 @@ def driven() -> Any:
 def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
     """The memory holds clamped rewards."""
     _, state, tick = driven
-    taken = np.stack(state.actions)
+    taken = actions_of(state)
     games = [m for i in range(2) for m in by_hand("space_invaders", 7 + i, taken[:, i]) if m.over]
     assert games
     assert tick.num_episodes.tolist() == [len(games)]
     assert tick.total_return.tolist() == [sum(moment.score for moment in games)]
     assert tick.total_length.tolist() == [sum(moment.length for moment in games)]
-    kept = np.asarray(state.member.replay.records)[..., 1].view(np.float32)
+    kept = np.asarray(state.memory.records)[..., 1].view(np.float32)
     assert set(np.unique(kept)) == {0, 1}
 
 
@@ -376,11 +409,11 @@ def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
 def test_the_memory_gives_back_what_the_actor_saw(driven: Any) -> None:
     """Frames are stored once and stacked when drawn, also across the ends of games."""
     _, state, _ = driven
-    memory = state.member.replay
+    memory = first_memory(state)
     assert memory.frames.shape == (501, 2, 84 * 84)
     with make(GAME, noop_max=0)(num_actors=2, seed=7) as rows:
         seen = [rows.begin().observation]
-        seen += [rows.advance(a.astype(np.int64))[0].observation for a in state.actions]
+        seen += [rows.advance(a.astype(np.int64))[0].observation for a in actions_of(state)]
     batch = replay.sample(memory, jax.random.key(0), 100, 5)
     time = int(memory.num_steps) - 1 - np.asarray(batch.age)
     assert batch.obs.shape == (6, 100, 4, 84, 84)
@@ -395,12 +428,15 @@ def test_restored_is_the_same(driven: Any) -> None:
     """In new emulators, which repeat the recorded actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
-    other = Host(make(GAME, noop_max=0), [plan()])
+    other = Host([make(GAME, noop_max=0)], [plan()])
     try:
         again: HostState = other.restore(arrays)
         assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
-        assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
-        assert np.array_equal(again.rows._lives, state.rows._lives)
+        assert np.array_equal(again.memory.frames, state.memory.frames), "frames are not saved: they come back"
+        for group, before in zip(again.groups, state.groups, strict=True):
+            assert np.array_equal(group.actor.episode_return, before.actor.episode_return)
+            assert np.array_equal(group.fleet.rows._lives, before.fleet.rows._lives)
+            assert np.array_equal(group.stacks, before.stacks)
     finally:
         other.close()
 
@@ -408,9 +444,9 @@ def test_restored_is_the_same(driven: Any) -> None:
 @needs_ale
 def test_bytes_of_a_transition() -> None:
     """At the paper's size: a frame of 84×84 bytes, and twelve for the rest."""
-    host = Host(make(GAME), [resolved(TrainSpec(env=GAME, network="mlp", hidden_sizes=(8,)))])
+    host = Host([make(GAME)], [resolved(TrainSpec(env=GAME, network="mlp", hidden_sizes=(8,)))])
     host.close()
-    spec = host._template.replay.spec
+    spec = host.template.replay.spec
     assert (spec.capacity, spec.num_actors, spec.stack) == (62_500, 16, 4)
     assert replay.bytes_per_transition(spec) == pytest.approx(84 * 84 + 12, rel=1e-4)
 
@@ -451,6 +487,9 @@ def test_training_from_end_to_end(tmp_path: Path) -> None:
     )
     result = train(spec, tmp_path / "run")
     assert result.finished
+    for name in ("spec.json", "result.json"):
+        (rules,) = json.loads((tmp_path / "run" / name).read_text())["protocols"]
+        assert rules == {**ATARI_RULES, "max_frames": 400}
     assert result.history[-1].num_steps >= 1_200
     assert result.history[-1].num_updates >= 10
     assert sum(report.num_episodes for report in result.history) >= 8

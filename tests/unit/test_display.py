@@ -11,6 +11,7 @@ from loops import each
 from rich.cells import cell_len
 from rich.console import Console
 
+from offtrace.agent.actor_records import ActorsRecord
 from offtrace.agent.telemetry import TickRecord
 from offtrace.cli.display import Display
 from offtrace.cli.display_lines import LEVELS, sparkline
@@ -88,6 +89,16 @@ def test_what_it_says_at_80_columns() -> None:
         "Off-policy  ‖π−μ‖₁ 0.38    newest to oldest 0.00  0.12  0.25  0.50  1.00",
         "Learner     loss 0.0312    Q 8.50         ε 0.100        step size 0.00025",
     ]
+
+
+def test_actor_learners_have_a_line() -> None:
+    actors = ActorsRecord((0.5, 0.104), (0, 2), (3, 4), (64, 1_260), (16, 315), 14.5, 40)
+    (line,) = [line for line in view(shown(120, [report(1, actors=actors)])) if line.startswith("Actors")]
+    assert line.startswith("Actors      staleness 14.5 ")
+    for part in ("ε from 0.104 to 0.500", "updates each 16 to 315", "switches 7", "schedules 1 + 0 + 1"):
+        assert part in line
+    one_epsilon = actors._replace(schedule=())
+    assert "switches" not in "".join(view(shown(120, [report(1, actors=one_epsilon)])))
 
 
 def test_more_columns_say_more() -> None:

@@ -74,8 +74,9 @@ def test_curves_are_arrays_with_the_steps(results: Any) -> None:
 def test_records_and_the_data_frame(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = results.frame()
     assert len(frame) == len(results.records) == 36
+    assert {record["protocol"] for record in results.records} == {""}
     names = ("env", "trace", "lambda_", "step_size", "seed", "status", "final", "evaluation", "early", "area")
-    assert tuple(frame.columns) == names
+    assert tuple(frame.columns) == (*names, "protocol")
     assert frame[frame.status == "failed"].evaluation.isna().all()
     by_trace = frame[frame.step_size == 1e-3].groupby("trace").final.mean()
     expected = results.scores("final").select(step_size=1e-3, trace="rbis").values

@@ -1,13 +1,16 @@
 """Environments on the host: the learner is one iteration behind, and its memory holds what a plain loop sees."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from offtrace.agent.host import Host, HostState
+from offtrace.agent import checkpoints
+from offtrace.agent.groups import HostState
+from offtrace.agent.host import Host
 from offtrace.agent.replay import CONTINUES, MASK, RESET
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.training import train
@@ -38,12 +41,12 @@ def plan(**changes: Any) -> Plan:
 @pytest.fixture(scope="module")
 def driven() -> Iterator[tuple[Host, HostState, list[tuple[int, int, int]]]]:
     """Return a host after some iterations, with the steps, updates and stored rows after each."""
-    host = Host(make("gymnasium/CartPole-v1"), [plan()])
+    host = Host([make("gymnasium/CartPole-v1")], [plan()])
     state, seen = host.start(), []
     for number in range(FILL + LEARN):
         state, _ = host.advance(state, 1, learns=number >= FILL)
         host.end_tick(state)
-        seen.append((*host.counts(state), int(state.member.replay.num_steps)))
+        seen.append((*host.counts(state), int(state.memory.num_steps)))
     yield host, state, seen
     host.close()
 
@@ -60,16 +63,17 @@ def test_the_learner_is_one_iteration_behind(driven: Any) -> None:
 def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
     """The same actions in environments with the same seed give the same rows for every actor."""
     _, state, _ = driven
-    memory = state.member.replay
-    frames, records = np.asarray(memory.frames), np.asarray(memory.records)
+    memory = state.memory
+    group = state.groups[0]
+    frames, records = np.asarray(memory.frames)[0], np.asarray(memory.records)[0]
     with make("gymnasium/CartPole-v1")(num_actors=3, seed=5) as rows:
         rows.begin()
-        for time, a in enumerate(state.actions):
+        for time, (a,) in enumerate(group.actions):
             _, row, _ = rows.advance(a.astype(np.int64))
             if time >= int(memory.num_steps):
-                at = time - int(memory.num_steps)
-                assert all(np.array_equal(own[at], seen) for own, seen in zip(state.pending[0], row, strict=True))
-                assert np.array_equal(state.pending[1][at], a)
+                waiting = group.rows[time - int(memory.num_steps)]
+                assert all(np.array_equal(own[0], seen) for own, seen in zip(waiting, row, strict=False))
+                assert np.array_equal(waiting.action[0], a)
                 continue
             word, reward, mu_a = records[time].T
             assert np.array_equal(frames[time], row.observation)
@@ -78,7 +82,7 @@ def test_memory_is_what_a_plain_loop_sees(driven: Any) -> None:
             for bit, flag in ((RESET, row.reset), (MASK, row.mask), (CONTINUES, row.continues)):
                 assert np.array_equal((word & bit) > 0, flag)
             assert ((mu_a.view(np.float32) > 0) & (mu_a.view(np.float32) <= 1)).all()
-    assert len(state.actions) == int(memory.num_steps) + 2
+    assert len(group.actions) == int(memory.num_steps) + 2
     assert not (records[: int(memory.num_steps), :, 0] & MASK).all(), "no episode ended: nothing was tested"
 
 
@@ -86,16 +90,104 @@ def test_restored_is_the_same(driven: Any) -> None:
     """New environments reach the saved state by repeating the actions."""
     host, state, _ = driven
     arrays = host.arrays(state)
-    other = Host(make("gymnasium/CartPole-v1"), [plan()])
+    other = Host([make("gymnasium/CartPole-v1")], [plan()])
     try:
         again = other.restore(arrays)
         assert {n: a.tobytes() for n, a in other.arrays(again).items()} == {n: a.tobytes() for n, a in arrays.items()}
-        assert np.array_equal(again.actor.episode_return, state.actor.episode_return)
-        wrong = {**arrays, "observation": arrays["observation"] + 1}
+        assert np.array_equal(again.groups[0].actor.episode_return, state.groups[0].actor.episode_return)
+        assert np.array_equal(again.memory.frames, state.memory.frames), "frames are not saved: they come back"
+        wrong = {**arrays, "group.0.observation": arrays["group.0.observation"] + 1}
         with pytest.raises(ValueError, match="is in another state than before after the same 50 actions"):
             other.restore(wrong)
+        records = arrays["memory.records"].copy()
+        records[0, 20, 1, 0] ^= MASK
+        with pytest.raises(ValueError, match="is in another state than before after the same 21 actions"):
+            other.restore({**arrays, "memory.records": records})
     finally:
         other.close()
+
+
+# -- populations ---------------------------------------------------------------------------------------------
+
+
+def test_a_member_is_the_same_run_as_alone() -> None:
+    """Members differ in seed, trace and step size; on a CPU each equals its run alone to the last bit."""
+    small = {"hidden_sizes": (8,), "num_actors": 4, "window": 3, "num_windows": 4, "fill": 60, "replay_size": 200}
+    small |= {"num_steps": 400, "evaluation_episodes": 5, "evaluation_ticks": 2, "tick_steps": 100}
+    specs = [
+        TrainSpec(env="CartPole-v1", **small),
+        TrainSpec(env="CartPole-v1", seed=3, trace="tree_backup", step_size=1e-3, **small),
+    ]
+    together = train(specs)
+    for spec, member in zip(specs, together, strict=True):
+        alone = train(spec)
+        assert alone.returns == member.returns
+        assert [record.episode_return for record in alone.history] == pytest.approx(
+            [record.episode_return for record in member.history], nan_ok=True, abs=0
+        )
+        for name, value in alone.parameters.items():
+            assert np.array_equal(value, member.parameters[name]), name
+
+
+def test_different_environments_are_not_one_population() -> None:
+    specs = [plan(), plan(env="Acrobot-v1")]
+    with pytest.raises(ValueError, match="`env` must be the same for all members of a population"):
+        Host([make("gymnasium/CartPole-v1"), make("gymnasium/Acrobot-v1")], specs)
+
+
+# -- resuming with new episodes ------------------------------------------------------------------------------
+
+
+def test_a_resume_with_new_episodes_fills_the_memory_again(tmp_path: Path) -> None:
+    """It repeats nothing; the network goes on, and neither steps nor updates of the filling count."""
+    spec = plan(num_steps=600, tick_steps=120, evaluation_ticks=0, evaluation_episodes=2)
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 100
+
+    stopped = train(spec, tmp_path / "run", stop=stop)
+    assert not stopped.finished
+    before = checkpoints.load(tmp_path / "run").arrays
+    host = Host([make("gymnasium/CartPole-v1")], [spec])
+    try:
+        state = host.restore(before, new_episodes=True)
+        assert state.num_restarts == 1
+        assert int(state.memory.num_steps) == 0
+        assert not state.groups[0].actions
+        assert state.groups[0].fleet.rows.seed not in range(spec.seed, spec.seed + 3)
+        num_steps = int(state.rest.num_steps)
+        state, _ = host.advance(state, 1 + state.tick.num_turns // 2, learns=True)
+        assert int(state.memory.num_steps) >= host.program.fill
+        assert int(state.rest.num_steps) == num_steps + 6
+        # A later resume repeats the actions since then.
+        again = host.restore(host.arrays(state))
+        assert np.array_equal(again.memory.frames, state.memory.frames)
+    finally:
+        host.close()
+    result = train(spec, tmp_path / "run", resume=True, new_episodes=True)
+    assert result.finished
+    assert result.num_steps >= 600
+    events = [event for record in result.history for event in record.events]
+    assert any("resumed with new episodes" in event for event in events)
+
+
+def test_a_stop_while_the_memory_is_filled_again_loses_nothing(tmp_path: Path) -> None:
+    spec = plan(num_steps=600, tick_steps=120, evaluation_ticks=0, evaluation_episodes=2)
+    calls = iter(range(10**6))
+    train(spec, tmp_path / "run", stop=lambda: next(calls) > 100)
+    saved = checkpoints.numbers(tmp_path / "run")
+    train(spec, tmp_path / "run", resume=True, new_episodes=True, stop=lambda: True)
+    assert checkpoints.numbers(tmp_path / "run") == saved
+    assert train(spec, tmp_path / "run", resume=True).finished
+
+
+def test_new_episodes_without_a_resume_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`new_episodes` must come with `resume`"):
+        train(plan(), tmp_path / "run", new_episodes=True)
+    assert not (tmp_path / "run").exists()
 
 
 # -- factors of observations ---------------------------------------------------------------------------------
@@ -137,8 +229,10 @@ class Scripted:
         none = np.zeros(self.num_actors, bool)
         return Actor(None, np.zeros((self.num_actors, 2), np.float32), ~none, none, None, None, None)
 
-    def advance(self, actions: np.ndarray) -> tuple[Actor, Row, Ended]:
+    def send(self, actions: np.ndarray) -> None:
         self.time += 1
+
+    def receive(self) -> tuple[Actor, Row, Ended]:
         one = np.ones(self.num_actors, np.float32)
         ended = self.time % (np.arange(self.num_actors) + 1) == 0
         flags = np.ones(self.num_actors, bool)
@@ -156,7 +250,7 @@ def test_every_episode_counts_once() -> None:
         made.append(Scripted(num_actors, seed))
         return made[-1]
 
-    host = Host(scripted, [plan(evaluation_steps=9)])
+    host = Host([scripted], [plan(evaluation_steps=9)])
     state = host.start()
     returns, ended = host.evaluate(state, 0, 10)
     assert returns.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
@@ -180,5 +274,5 @@ def test_actions_that_do_not_fit_a_byte() -> None:
         return made[-1]
 
     with pytest.raises(ValueError, match=r"at most 256 actions.* has 257"):
-        Host(many, [plan()])
+        Host([many], [plan()])
     assert made[0].closed

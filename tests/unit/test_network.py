@@ -55,7 +55,7 @@ def observations(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -
 
 @settings(max_examples=8, deadline=None)
 @given(
-    size=st.integers(1, 3),
+    size=st.integers(1, 4),
     stride=st.integers(1, 3),
     extra=st.tuples(st.integers(0, 4), st.integers(0, 4)),
     channels=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -66,7 +66,10 @@ def test_convolutions_are_the_definition(size: int, stride: int, extra: Any, cha
     x = rng.random((2, size + extra[0], size + extra[1], channels[0]), dtype=np.float32)
     weight = rng.normal(size=(size, size, *channels)).astype(np.float32)
     expected = numpy_convolution(x, weight, stride)
-    for function in (network.patch_convolution, network.library_convolution):
+    functions = [network.patch_convolution, network.library_convolution]
+    if size % stride == 0:
+        functions.append(network.block_convolution)
+    for function in functions:
         close(jax.jit(function, static_argnums=2)(x, weight, stride), expected)
 
 

@@ -11,6 +11,7 @@ import pytest
 from offtrace.agent import checkpoints, program, repeats
 from offtrace.agent.host import Host
 from offtrace.agent.learner import LearnerState
+from offtrace.agent.program import Member
 from offtrace.agent.repeats import Repeats
 from offtrace.agent.spec import ADDED, TrainSpec, resolved, to_json
 from offtrace.agent.training import train
@@ -122,23 +123,37 @@ def test_resumed_is_never_stopped(env: str, tmp_path: Path) -> None:
 def test_the_host_chooses_as_the_program_does() -> None:
     """With the same member, observations and first steps."""
     plan = resolved(TrainSpec(env="CartPole-v1", **SMALL))
-    host = Host(make("gymnasium/CartPole-v1"), [plan])
+    host = Host([make("gymnasium/CartPole-v1")], [plan])
     try:
         state = host.start()
         busy = Repeats(jnp.array([1, 0, 1, 0], jnp.int32), jnp.array([3, 2, 1, 0], jnp.int32))
-        member = state.member._replace(repeats=busy)
-        actor = state.actor._replace(first=np.array([False, False, True, False]))
-        found = host._choose(member, host._settings, actor)
-        bare = member._replace(learner=LearnerState(member.learner.params, None, None, member.num_steps))
-        own = program.choose(host._prog, bare, host._settings, actor.observation, actor.first)
+        group = state.groups[0]
+        first = np.array([False, False, True, False])
+        group.actor = group.actor._replace(first=first[None])
+        state.rest = state.rest._replace(repeats=jax.tree.map(lambda leaf: leaf[None], busy))
+        own_settings = jax.tree.map(lambda leaf: leaf[0], host._settings)
+        bare = jax.tree.map(lambda leaf: leaf[0], (state.rest.learner.params, state.rest.key))
+        member = Member(
+            LearnerState(bare[0], None, None, state.rest.num_steps),
+            None,
+            None,
+            None,
+            bare[1],
+            state.rest.num_steps,
+            busy,
+        )
+        own = program.choose(host._prog, member, own_settings, group.actor.observation[0], first)
+        host._choose(state, group)
+        found = jax.tree.map(lambda leaf: leaf[0], (group.choice.a, group.choice.mu_a, state.rest.repeats))
     finally:
         host.close()
-    for name in ("a", "mu_a"):
-        assert np.array_equal(getattr(found, name), getattr(own, name))
-    assert np.asarray(found.a)[:2].tolist() == [1, 0]
-    assert np.asarray(found.mu_a)[:2].tolist() == [1, 1]
-    assert (np.asarray(found.mu_a)[2:] < 1).all()
-    assert np.asarray(found.repeats.steps_left)[:2].tolist() == [2, 1]
+    a, mu_a, repeats = found
+    assert np.array_equal(a, own.a)
+    assert np.array_equal(mu_a, own.mu_a)
+    assert np.asarray(a)[:2].tolist() == [1, 0]
+    assert np.asarray(mu_a)[:2].tolist() == [1, 1]
+    assert (np.asarray(mu_a)[2:] < 1).all()
+    assert np.asarray(repeats.steps_left)[:2].tolist() == [2, 1]
 
 
 def test_the_setting() -> None:

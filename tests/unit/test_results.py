@@ -1,5 +1,7 @@
 """From stored runs to studies: scores, seeds, copies, variants, the ladder and exact scales."""
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from builders import sweep_results
 
 from offtrace.agent.spec import TrainSpec, resolved, to_json
+from offtrace.environments.protocols import ATARI_RULES, MINATAR_RULES, WITHOUT_EFFECT
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.results import Study, scores, studies
 from offtrace.experiments.store import Store, read
@@ -183,6 +186,13 @@ def test_defaults_that_follow_need_no_name(tmp_path: Path) -> None:
     assert study.comparison.algorithms == names
 
 
+def test_a_default_that_the_file_leaves_out_has_its_name(tmp_path: Path) -> None:
+    given = {"optimiser": "rmsprop", "exploration": "switching"}
+    specs = [resolved(TrainSpec("pocket/catch", runtime=name, **given)) for name in ("synchronous", "asynchronous")]
+    (study,) = stored(tmp_path / "r.sqlite", [(to_json(each), 1.0) for each in specs])
+    assert set(study.comparison.algorithms) == {"retrace, runtime synchronous", "retrace, runtime asynchronous"}
+
+
 def test_lambda_zero_of_a_step_size_is_a_copy_of_the_same_step_size(tmp_path: Path) -> None:
     wanted = [(spec("retrace", x, 0, step_size=size), x + size) for x in (0.0, 1.0) for size in (0.1, 0.2)]
     wanted += [(spec("tree_backup", 1.0, 0, step_size=size), 2.0) for size in (0.1, 0.2)]
@@ -295,6 +305,80 @@ def test_options_make_another_environment(tmp_path: Path) -> None:
     wanted = [(spec("retrace", 1.0, s, env="mdp/fork", options={}), 1.0) for s in range(2)]
     wanted += [(spec("dqn", 0.0, s, env="mdp/fork", options={"slip": 0.3}), 1.0) for s in range(2)]
     assert len(stored(tmp_path / "r.sqlite", wanted)) == 2
+
+
+# -- protocols -----------------------------------------------------------------------------------------------
+
+
+def on_atari(game: str, seeds: int = 2, **options: Any) -> list[tuple[dict[str, Any], float]]:
+    return [(spec(t, x, s, env=f"atari/{game}", options=options), 1.0 + s) for t, x in TWO for s in range(seeds)]
+
+
+def test_protocols_are_never_in_one_table(tmp_path: Path) -> None:
+    """Neither of one game nor of several games of a suite; each page and table says which protocol it has."""
+    wanted = [*on_atari("pong"), *on_atari("breakout", sticky=0.25), *on_atari("pong", sticky=0.25, life_loss=False)]
+    found = stored(tmp_path / "r.sqlite", wanted)
+    assert {study.comparison.name: study.comparison.games for study in found} == {
+        "Atari, sticky 0, life_loss true": ("pong",),
+        "Atari, sticky 0.25, life_loss true": ("breakout",),
+        "Atari, sticky 0.25, life_loss false": ("pong",),
+    }
+    for study in found:
+        assert {run.protocol["sticky"] for run in study.runs} == {study.protocol["sticky"]}
+    told = [line for study in found for line in describe(study) if line.startswith("Protocol: ")]
+    assert sum("no sticky actions" in line for line in told) == 1
+    assert sum("sticky actions with probability 0.25" in line for line in told) == 2
+    page = write(tmp_path / "page", found, formats=())
+    assert page.read_text(encoding="utf-8").count("sticky actions with probability 0.25") >= 2
+    for name in ("claims", "rankings"):
+        data = json.loads((page.parent / "data" / f"{name}.json").read_text(encoding="utf-8"))
+        assert [each["protocol"].get("sticky") for each in data][:3] == [s.protocol["sticky"] for s in found]
+
+
+def test_one_protocol_is_one_study(tmp_path: Path) -> None:
+    """Also if some runs name a default, or differ in what changes no game. The same run counts once."""
+    wanted = [*on_atari("pong"), *on_atari("breakout", sticky=0, num_threads=2), *on_atari("pong", sticky=0.0)]
+    (study,) = stored(tmp_path / "r.sqlite", wanted)
+    assert study.comparison.name == "Atari"
+    assert study.comparison.games == ("breakout", "pong")
+    assert study.comparison.cell("pong", "retrace", 1.0).tolist() == [1.0, 2.0]
+    (line,) = [line for line in describe(study) if line.startswith("Protocol: ")]
+    for part in (
+        "no sticky actions",
+        "the actions of the game only",
+        "a lost life ends the task",
+        "fewer than 30 frames without an action first",
+        "at most 108,000 frames",
+        "4 frames per step",
+    ):
+        assert part in line
+
+
+def test_a_ladder_has_one_protocol(tmp_path: Path) -> None:
+    rungs = [("dqn", 0.0, {}), ("dqn", 0.0, {"target_policy": "exploration"}), ("retrace", 0.5, {})]
+    wanted = [
+        (spec(t, x, s, env="minatar/breakout", options={"sticky": sticky}, **more), value + s)
+        for sticky, value in ((0.0, 5.0), (0.1, 1.0))
+        for t, x, more in rungs
+        for s in range(3)
+    ]
+    ladders = {study.comparison.name: study.ladder for study in stored(tmp_path / "r.sqlite", wanted)}
+    assert list(ladders) == ["MinAtar, sticky 0", "MinAtar, sticky 0.1"]
+    for name, value in (("MinAtar, sticky 0", 5.0), ("MinAtar, sticky 0.1", 1.0)):
+        ladder = ladders[name]
+        assert ladder is not None
+        assert ladder.cell("breakout", "trace", 1.0).tolist() == [value, value + 1, value + 2]
+
+
+def test_the_rules_are_those_of_the_environments() -> None:
+    from offtrace.environments import atari, minatar
+
+    fields = {f.name: f.default for f in dataclasses.fields(atari.AtariFactory) if f.name != "game"}
+    rules = {name: value for name, value in ATARI_RULES.items() if name != "frame_skip"}
+    assert rules == {name: value for name, value in fields.items() if name not in WITHOUT_EFFECT}
+    assert ATARI_RULES["frame_skip"] == atari.FRAME_SKIP
+    fields = {f.name: f.default for f in dataclasses.fields(minatar.MinAtar) if f.init and f.name != "game"}
+    assert dict(MINATAR_RULES) == fields
 
 
 def test_a_page_without_any_of_the_papers_algorithms(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from typing import Any
 import pytest
 from builders.reports import UNTRAINED, report
 
-from offtrace.agent.telemetry import TickRecord
+from offtrace.agent.telemetry import OWN_RECORDS, TickRecord
+from offtrace.environments import protocols
+from offtrace.environments.protocols import ATARI_RULES
 from offtrace.experiments import database as module
 from offtrace.experiments.store import Store, StoredRun, fingerprint, read
 from offtrace.experiments.stored_runs import seal
@@ -54,7 +56,7 @@ import os, random, signal, sys, time, traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from offtrace.agent.telemetry import TickRecord
+from offtrace.agent.telemetry import OWN_RECORDS, TickRecord
 from offtrace.experiments.store import Store
 path = Path(sys.argv[1])
 
@@ -162,7 +164,7 @@ def test_what_sqlite_has_no_word_for(store: Store) -> None:
 
 def test_the_columns_are_the_fields_of_a_report(store: Store, path: Path) -> None:
     names = [name for _, name, *_ in query(path, "PRAGMA table_info(reports)")]
-    assert names == ["run", *TickRecord._fields]
+    assert names == ["run", *(name for name in TickRecord._fields if name not in OWN_RECORDS)]
 
 
 def test_a_checksum_is_of_every_number_and_of_nothing_else(path: Path) -> None:
@@ -809,9 +811,9 @@ FOREIGN = {
     "another application": (lambda path: make(path, "PRAGMA application_id = 7"), "not an offtrace results file"),
     "a newer schema": (
         lambda path: make(path, OURS, "PRAGMA user_version = 7"),
-        "must have schema 2; got 7.*newer",
+        "must have schema 3; got 7.*newer",
     ),
-    "an older schema": (lambda path: make(path, OURS, "PRAGMA user_version = -1"), "must have schema 2; got -1"),
+    "an older schema": (lambda path: make(path, OURS, "PRAGMA user_version = -1"), "must have schema 3; got -1"),
     "ours by name alone": (
         lambda path: make(path, OURS, f"PRAGMA user_version = {module.VERSION}"),
         "is damaged: columns are missing or changed: claims.born",
@@ -952,26 +954,26 @@ def test_migrations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (run_id,) = store.register([spec()], MADE)
         store.write(run_id, [report(0)])
         before = store.checksum(run_id)
-    monkeypatch.setattr(module, "VERSION", 4)
+    monkeypatch.setattr(module, "VERSION", 5)
     monkeypatch.setattr(
         module, "SCHEMA", module.SCHEMA.replace("    failure TEXT,", "    failure TEXT, note TEXT, more TEXT,")
     )
-    with pytest.raises(ValueError, match=r"must have schema 4; got 2. Use the version of offtrace that wrote it"):
+    with pytest.raises(ValueError, match=r"must have schema 5; got 3. Use the version of offtrace that wrote it"):
         Store(path)
     more = "ALTER TABLE runs ADD COLUMN more TEXT;\nUPDATE runs SET more = 'some';\n"
     monkeypatch.setattr(
-        module, "MIGRATIONS", {2: "ALTER TABLE runs ADD COLUMN note TEXT;\n", 3: more + "NONSENSE;\n"}
+        module, "MIGRATIONS", {3: "ALTER TABLE runs ADD COLUMN note TEXT;\n", 4: more + "NONSENSE;\n"}
     )
     with pytest.raises(ValueError, match="NONSENSE"):
         Store(path)
-    assert query(path, "PRAGMA user_version") == [(2,)], "all or nothing"
+    assert query(path, "PRAGMA user_version") == [(3,)], "all or nothing"
     assert "note" not in str(query(path, "PRAGMA table_info(runs)"))
-    monkeypatch.setitem(module.MIGRATIONS, 3, more)
-    with pytest.raises(ValueError, match=r"must have schema 4; got 2. Open it for writing once"):
+    monkeypatch.setitem(module.MIGRATIONS, 4, more)
+    with pytest.raises(ValueError, match=r"must have schema 5; got 3. Open it for writing once"):
         Store(path, read_only=True)
     with Store(path) as store:
         assert store.checksum(run_id) == before
-    assert query(path, "PRAGMA user_version") == [(4,)]
+    assert query(path, "PRAGMA user_version") == [(5,)]
     assert query(path, "SELECT note, more FROM runs") == [(None, "some")]
     Store(path, read_only=True).close()
 
@@ -983,6 +985,9 @@ for new, old in (
     ("'done', 'diverged', 'failed'", "'done', 'failed'"),
     ("    results TEXT, ", "--"),
     ("    checksum TEXT NOT NULL", "--"),
+    ("    protocol TEXT ", "--"),
+    (" AS evaluation,\n    protocol\n", " AS evaluation\n"),
+    (" protocol, reports.*", " reports.*"),
 ):
     assert FIRST.count(new) == 1
     FIRST = FIRST.replace(new, old)
@@ -1024,6 +1029,73 @@ def test_a_file_of_the_first_version_gets_checksums(path: Path) -> None:
     with Store(old) as store:
         assert store.claim(begun, "me")
         store.finish(begun, [0.0])
+
+
+# -- protocols -----------------------------------------------------------------------------------------------
+
+PONG = {"env": "atari/pong", "trace": "retrace", "lambda_": 1.0, "seed": 0}
+
+
+def test_the_protocol_is_stored_and_protected(path: Path) -> None:
+    with Store(path) as store:
+        store.register([PONG, {**PONG, "options": {"sticky": 0.25, "num_threads": 4}}, spec()], MADE)
+        plain, sticky, other = [run.protocol for run in store.runs()]
+    assert plain == dict(ATARI_RULES)
+    assert sticky == {**ATARI_RULES, "sticky": 0.25}
+    assert other == {}
+    shown = query(path, "SELECT json_extract(protocol, '$.sticky'), json_extract(protocol, '$.noop_max') FROM runs")
+    assert shown == [(0.0, 30), (0.25, 30), (None, None)]
+    make(path, """UPDATE runs SET protocol = '{"sticky":0.9}' WHERE id = 1""")
+    with Store(path, read_only=True) as store, pytest.raises(ValueError, match=r"run 1.*not as it was stored"):
+        store.runs()
+
+
+def test_a_stored_protocol_outlives_other_defaults(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(path) as store:
+        store.register([PONG], MADE)
+        monkeypatch.setattr(protocols, "SHARED_RULES", {"atari": {**ATARI_RULES, "sticky": 0.25}})
+        (run,) = store.runs()
+    assert run.protocol["sticky"] == 0.0
+
+
+SECOND = module.SCHEMA
+for new, old in (
+    ("checksum TEXT NOT NULL,", "checksum TEXT NOT NULL "),
+    ("    protocol TEXT ", "--"),
+    (" AS evaluation,\n    protocol\n", " AS evaluation\n"),
+    (" protocol, reports.*", " reports.*"),
+):
+    assert SECOND.count(new) == 1
+    SECOND = SECOND.replace(new, old)
+
+
+def test_runs_without_a_stored_protocol(path: Path, tmp_path: Path) -> None:
+    """Files of version 2: the protocol follows from the options; checksums are as they were, and still checked."""
+    with Store(path) as store:
+        run_id, other = store.register([{**PONG, "options": {"sticky": 0.25}}, PONG], MADE)
+        store.finish(run_id, [1.0])
+        with store._transaction():
+            store._do("UPDATE runs SET protocol = NULL")
+            seal(store._database, [run_id, other])
+    old = tmp_path / "old.sqlite"
+    make(old, OURS, "PRAGMA user_version = 2")
+    with closing(sqlite3.connect(old)) as connection, connection:
+        connection.executescript(SECOND)
+        connection.execute("ATTACH ? AS new", (str(path),))
+        for table in ("provenance", "runs", "reports", "evaluations"):
+            columns = ", ".join(f'"{row[1]}"' for row in connection.execute(f"PRAGMA main.table_info({table})"))
+            connection.execute(f"INSERT INTO main.{table} SELECT {columns} FROM new.{table}")
+    checksums = query(old, "SELECT checksum FROM runs")
+    lines: list[str] = []
+    runs = read([old], warn=lines.append)
+    assert "has been migrated" in lines[0]
+    assert query(old, "SELECT checksum FROM runs") == checksums
+    assert [run.protocol for run in runs] == [{**ATARI_RULES, "sticky": 0.25}, dict(ATARI_RULES)]
+    assert query(old, "SELECT env, evaluation, protocol FROM final_scores") == [("atari/pong", 1.0, None)]
+    assert is_sound(old)
+    make(old, "UPDATE runs SET seed = 5 WHERE id = 1")
+    with pytest.raises(ValueError, match="not as it was stored"):
+        read([old])
 
 
 def test_an_empty_file_is_a_new_one(path: Path) -> None:

@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "online": {"mdp", "traces", "likelihoods", "kernels", "threads"},
     "doctor": {"arrays", "traces"},
     "environments": {"imports", "mdp"},
-    "agent": {"arrays", "imports", "writing", "errors", "policies", "traces", "returns", "environments"},
+    "agent": {"arrays", "imports", "writing", "errors", "kernels", "policies", "traces", "returns", "environments"},
     "experiments": {
         "imports",
         "ray_connection",

@@ -160,8 +160,9 @@ def test_every_run_has_a_row_and_only_those_that_are_done_have_scores():
         "area": "5.5",
         "evaluation": "1.5",
         "file": "results.sqlite",
+        "protocol": "",
     }
-    assert failed == ["'=catch", "retrace", "0.9", "1", "failed", "", "", "", "", "results.sqlite"]
+    assert failed == ["'=catch", "retrace", "0.9", "1", "failed", "", "", "", "", "results.sqlite", ""]
     assert "secret" not in text
 
 

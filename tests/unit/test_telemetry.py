@@ -14,6 +14,7 @@ import pytest
 from builders.reports import UNTRAINED, report
 
 from offtrace.agent import disk, telemetry
+from offtrace.agent.actor_records import ActorsRecord
 from offtrace.agent.telemetry import BY_AGE, COUNTS, SPEED, TAGS, TensorBoardWriter, TickRecord, from_row, to_row
 
 NAN, INF = math.nan, math.inf
@@ -83,7 +84,7 @@ def test_every_field_says_what_it_is() -> None:
         assert isinstance(text, ast.Expr)
         assert isinstance(text.value, ast.Constant)
     charted = {field for field, _ in TAGS.values()}
-    assert set(TickRecord._fields) - charted == {"tick", "num_steps", "off_policy_by_age", "events"}
+    assert set(TickRecord._fields) - charted == {"tick", "num_steps", "off_policy_by_age", "events", "actors"}
 
 
 # -- progress.jsonl ------------------------------------------------------------------------------------------
@@ -205,6 +206,21 @@ def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
             if value.HasField("simple_value"):
                 found.setdefault(value.tag, []).append((event.step, value.simple_value))
     return found
+
+
+def test_tags_of_actor_learners(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    actors = ActorsRecord((0.5, 0.125), (0, 2), (3, 4), (64, 60), (16, 15), 14.5, 40)
+    with TensorBoardWriter(tmp_path) as events:
+        events.write(report(1)._replace(actors=actors))
+        (path,) = event_files(tmp_path)
+    found = {tag: points[0][1] for tag, points in scalars(path).items() if tag.startswith("actors/")}
+    assert found == {
+        "actors/staleness": 14.5,
+        "actors/lowest_epsilon": 0.125,
+        "actors/highest_epsilon": 0.5,
+        "actors/switches": 7,
+    }
 
 
 def test_tags(tmp_path: Path) -> None:

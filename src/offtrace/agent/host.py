@@ -1,124 +1,114 @@
 """The runtime of Gymnasium's and Atari's environments: they step on the CPU while the learner works.
 
-    learner     … add rows k−1, updates ─────────┐   … add rows k, updates ────
-    choice              waits for the updates    └─ a_{k+1} ─┐
-    environments  step with a_k ────────┘                    └─ step with a_{k+1} …
+Atari's actors are two groups, which take turns, so that neither the environments nor the device
+wait (`groups.py`); others are one. A turn of a group, for all members at once:
 
-The learner's part of an iteration is dispatched first and runs while the environments step, so it
-learns from rows up to the previous iteration. The order is fixed, so a run is a function of its
-spec.
+    host      receive rows ─┐               ┌─ send actions           the other group is stepping
+    device                  └─ choose a ────┴─ updates …
 
-Environments cannot be saved, but their actions can: a resumed run makes the environments anew,
-repeats the actions, and raises an error if the last observation differs from the saved one.
+The actions wait for the updates of the turn before. Nobody waits for those of this turn.
+Rows are stored once all groups have theirs. The order is fixed, so a run is a function of its spec.
 """
 
+import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from offtrace.agent import memory, program, replay
-from offtrace.agent.learner import LearnerState, UpdateRecord
+from offtrace.agent import host_saving, memory, population
+from offtrace.agent.groups import Choice, Group, HostState, PartialTick
+from offtrace.agent.host_programs import HostPrograms
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Member, Probe, make_program
-from offtrace.agent.runs import TICK
-from offtrace.agent.settings import evaluation_key, num_batch_entries, program_spec, settings
+from offtrace.agent.settings import check_shapes, evaluation_key, num_batch_entries, program_spec, settings
 from offtrace.agent.spec import Plan
-from offtrace.agent.states import checked_array, from_arrays, to_arrays, under
-from offtrace.environments.interface import Actor, Row
+from offtrace.agent.states import members_of, to_arrays
+from offtrace.environments.fleet import Fleet
 
 Stop = Callable[[], bool]
 
 
-@dataclass
-class PartialTick:
-    """The finished part of a tick: a run can be saved between any two steps of its environments."""
-
-    num_iterations: int = 0
-    """Finished iterations."""
-    steps: list[tuple[Row, np.ndarray, np.ndarray]] = field(default_factory=list)
-    """Rows of the current iteration, with a and μ(a)."""
-    chosen: tuple[np.ndarray, np.ndarray] | None = None
-    """a and μ(a) that the environments have not executed yet."""
-    episodes: np.ndarray = field(default_factory=lambda: np.zeros(3))
-    """Number of ended episodes, sum of their returns, sum of their lengths."""
-    updates: list[UpdateRecord] = field(default_factory=list)
-    """One entry per iteration. They stay on the device until the tick ends, so that nothing waits for the learner."""
-
-
-@dataclass
-class HostState:
-    """The member on the device, and the environments on the host."""
-
-    member: Member
-    rows: Any
-    actor: Actor
-    pending: tuple[Row, np.ndarray, np.ndarray] | None = None
-    """A chunk of rows that the learner has not seen yet, with a and μ(a), time first."""
-    actions: list[np.ndarray] = field(default_factory=list)
-    """Every action of the run, to repeat them after a restart."""
-    tick: PartialTick = field(default_factory=PartialTick)
-
-
 class Host:
-    """One member; `make(num_actors=…, seed=…)` returns its environments."""
+    """A population; `makers` has a factory of environments for each member."""
 
-    def __init__(self, make: Callable[..., Any], specs: Sequence[Plan]) -> None:
-        if len(specs) != 1:
-            raise ValueError(
-                f"`specs` must have one entry for environments on the host; got {len(specs)}. Train them separately."
-            )
+    def __init__(self, makers: Sequence[Callable[..., Any]], specs: Sequence[Plan]) -> None:
+        check_shapes(specs)
         self.specs = tuple(specs)
         self.spec = specs[0]
         self.program = program_spec(self.spec)
         self.max_return = None
-        self._make = make
-        self._open: list[Any] = []
-        self._rows = self._make_rows(self.spec.num_actors, self.spec.seed)
-        self.notes: tuple[str, ...] = getattr(self._rows, "notes", ())
-        self._stack = getattr(self._rows, "stack", 1)
-        self._settings = jax.tree.map(lambda leaf: leaf[0], settings(specs))
-        self._key = jax.random.key(self.spec.seed)
+        self._makers = makers
+        self._open: list[Fleet] = []
+        self._stack = getattr(makers[0], "stack", 1)
+        self._num_groups = 1
+        if getattr(makers[0], "alternates", False) and self.program.num_actors % 2 == 0:
+            self._num_groups = 2
+            # The first updates come before the newest rows are stored, and need a window.
+            fill = max(self.program.fill, self.program.window + 2)
+            self.program = dataclasses.replace(self.program, fill=fill)
+        self._settings = settings(specs)
+        self._keys = jnp.stack([jax.random.key(spec.seed) for spec in specs])
+        self._fleets = self._make_groups(num_restarts=0)
+        rows = self._fleets[0].rows
+        self.notes: tuple[str, ...] = getattr(rows, "notes", ())
         try:
-            self._prog = make_program(self._rows, self.program)
-            self._check()
+            self._prog = make_program(rows, self.program)
+            self._programs = HostPrograms(self._prog, stack=self._stack)
+            self._check(rows)
         except ValueError:
             self.close()
             raise
 
-    def _check(self) -> None:
-        if self._rows.num_actions > 256:
+    def _check(self, rows: Any) -> None:
+        if rows.num_actions > 256:
             raise ValueError(
                 f"`env` must have at most 256 actions, as the memory stores an action in one byte; {self.spec.env} "
-                f"has {self._rows.num_actions}."
+                f"has {rows.num_actions}."
             )
-        memory.check_fits(self._template, num_batch_entries(self._prog, self.spec), self.specs)
+        memory.check_fits(self.template, num_batch_entries(self._prog, self.spec), self.specs)
 
     def start(self) -> HostState:
-        member = jax.jit(self._init)()
-        return HostState(member, self._rows, self._rows.begin())
+        members = jax.jit(self._init)()
+        return self._state(members, self._fleets)
+
+    def _state(self, members: Member, fleets: Sequence[Fleet], num_restarts: int = 0) -> HostState:
+        """Return a state whose environments are at the start of their first episodes."""
+        groups = []
+        for number, fleet in enumerate(fleets):
+            stacks = self._programs.empty_stacks(len(self.specs), fleet.num_actors)
+            groups.append(Group(fleet, number * fleet.num_actors, fleet.begin(), stacks))
+        tick = PartialTick.empty(len(self.specs))
+        return HostState(members._replace(replay=None), members.replay, groups, tick, num_restarts)
 
     def _init(self) -> Member:
-        member = program.init(self._prog, self._settings, self._key)
-        if self._stack == 1:
-            return member
-        # Observations are stacks of frames; rows, and so the memory, hold single frames.
-        shape, dtype = self._rows.observation
-        spec = replay.ReplaySpec(self.program.capacity, self.program.num_actors, shape[1:], dtype, self._stack)
-        return member._replace(replay=replay.init(spec))
+        return population.init(self._prog, self._settings, self._keys, stack=self._stack)
 
     @functools.cached_property
-    def _template(self) -> Member:
+    def template(self) -> Member:
+        """The shapes of the members."""
         return jax.eval_shape(self._init)
 
-    def _make_rows(self, num_actors: int, seed: int) -> Any:
-        rows = self._make(num_actors=num_actors, seed=seed)
-        self._open.append(rows)
-        return rows
+    def _make_groups(self, num_restarts: int) -> list[Fleet]:
+        """Return the environments of each group."""
+        num_actors = self.program.num_actors // self._num_groups
+        seeds = [host_saving.first_seed(spec, num_restarts) for spec in self.specs]
+        return [
+            self._make_fleet(num_actors, [seed + number * num_actors for seed in seeds])
+            for number in range(self._num_groups)
+        ]
+
+    def _make_fleet(self, num_actors: int, seeds: Sequence[int]) -> Fleet:
+        fleet = Fleet(self._makers, num_actors, seeds)
+        self._open.append(fleet)
+        return fleet
+
+    def _close_fleet(self, fleet: Fleet) -> None:
+        fleet.close()
+        self._open.remove(fleet)
 
     # -- a tick ----------------------------------------------------------------------------------------------
 
@@ -127,249 +117,208 @@ class Host:
     ) -> tuple[HostState, TickSummary | None]:
         """Run the rest of a tick.
 
-        If an environment fails, `state` is left as after its last step, and can be saved and
+        If an environment fails, `state` is left as after its last turn, and can be saved and
         resumed.
         """
-        tick = state.tick
-        while tick.num_iterations < num_iterations:
-            while len(tick.steps) < self.program.rounds:
-                if stop():
-                    return state, None
-                self._step(state, learns)
-            state.pending = jax.tree.map(lambda *parts: np.stack(parts), *tick.steps)
-            tick.steps = []
-            tick.num_iterations += 1
-        return state, _summary(tick)
+        if learns and not self._refill(state, stop):
+            return state, None
+        num_turns = num_iterations * self._turns_per_iteration
+        while state.tick.num_turns < num_turns:
+            if stop():
+                state.receive_all()
+                return state, None
+            self._turn(state, learns=learns)
+            state.tick.num_turns += 1
+        state.receive_all()
+        return state, _summary(state.tick)
 
-    def _step(self, state: HostState, learns: bool) -> None:
-        """Take one step of every environment."""
-        tick = state.tick
-        if tick.chosen is None:
-            tick.chosen = self._choose_actions(state, learns)
-        a, mu_a = tick.chosen
-        state.actor, row, ended = state.rows.advance(a)  # may raise: `chosen` is kept until the step is done
-        tick.chosen = None
-        state.actions.append(a.astype(np.uint8))
-        tick.steps.append((row, a, mu_a))
-        tick.episodes += [ended.ended.sum(), ended.episode_return.sum(), ended.episode_length.sum()]
+    @property
+    def _turns_per_iteration(self) -> int:
+        return self.program.rounds * self._num_groups
 
-    def _choose_actions(self, state: HostState, learns: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next actions and their probabilities; start the learner on pending rows, without waiting."""
-        chosen = self._choose(state.member, self._settings, state.actor)
-        # The actions are read before the learner is dispatched: later they would have to wait for its updates.
-        a = np.asarray(chosen.a)
-        mu_a = np.asarray(chosen.mu_a)
-        state.member = state.member._replace(key=chosen.key, following=chosen.following, repeats=chosen.repeats)
-        if state.pending is not None:
-            state.member, updates = self._absorb(learns)(state.member, self._settings, *state.pending)
-            state.pending = None
-            if updates is not None:
-                state.tick.updates.append(updates)
-        return a, mu_a
+    def _refill(self, state: HostState, stop: Stop) -> bool:
+        """Fill a memory that a resume has left empty, without learning; False if `stop` returned True."""
+        while not state.tick.num_turns % self._turns_per_iteration and self._lacks_rows(state):
+            for number in range(self._turns_per_iteration):
+                self._turn(state, learns=False, number=number, counts=False)
+            state.receive_all()
+            state.tick.episodes[:] = 0  # these steps do not count, and so their episodes do not
+            if stop():
+                return False
+        return True
 
-    @functools.cached_property
-    def _choose(self) -> Any:
-        """`program.choose`, compiled; it takes only the parts of the member that it reads."""
+    def _lacks_rows(self, state: HostState) -> bool:
+        num_rows = int(state.memory.num_steps) + len(state.groups[0].rows)
+        return num_rows < self.program.fill
 
-        def choose(
-            params: Any, key: Any, following: Any, num_steps: Any, repeats: Any, settings: Any, obs: Any, first: Any
-        ) -> Any:
-            learner = LearnerState(params, None, None, num_steps)
-            member = Member(learner, None, following, self._template.replay, key, num_steps, repeats)
-            return program.choose(self._prog, member, settings, obs, first)
+    def _turn(self, state: HostState, *, learns: bool, number: int | None = None, counts: bool = True) -> None:
+        """Run one turn of a group; `number` is that of the turn in the tick."""
+        if number is None:
+            number = state.tick.num_turns
+        turn = number % self._turns_per_iteration
+        round_, index = divmod(turn, self._num_groups)
+        group = state.groups[index]
+        state.count(group.receive())
+        self._choose(state, group)
+        if jax.default_backend() == "cpu":
+            # A CPU would finish the updates before it gives back the actions.
+            group.send()
+        if round_ == 0:
+            self._work(state, index, learns=learns, counts=counts)
+        group.send()
 
-        compiled = jax.jit(choose)
+    def _choose(self, state: HostState, group: Group) -> None:
+        """Choose the next actions of a group."""
+        rest = state.rest
+        frames = jnp.asarray(group.actor.observation)
+        chosen, group.stacks = self._programs.choose(
+            rest.learner.params,
+            rest.key,
+            rest.following,
+            rest.repeats,
+            rest.num_steps,
+            self._settings,
+            np.int32(group.first_actor),
+            stacks=group.stacks,
+            frames=frames,
+            first=group.actor.first,
+        )
+        state.rest = rest._replace(key=chosen.key, following=chosen.following, repeats=chosen.repeats)
+        chosen.a.copy_to_host_async()
+        group.choice = Choice(frames, chosen.a, chosen.mu_a)
 
-        def call(member: Member, settings: Any, actor: Actor) -> Any:
-            first = None if member.repeats is None else actor.first
-            state = (member.learner.params, member.key, member.following, member.num_steps, member.repeats)
-            return compiled(*state, settings, actor.observation, first)
-
-        return call
-
-    @functools.lru_cache  # noqa: B019 (a runtime lives as long as its run)
-    def _absorb(self, learns: bool) -> Any:
-        """Return a compiled function that stores a chunk of rows and, if it `learns`, runs the updates."""
-
-        def absorb(member: Member, settings: Any, row: Row, a: Any, mu_a: Any) -> Any:
-            member = program.remember(self._prog, member, row, a, mu_a)
-            if not learns:
-                return member, None
-            return program.learn(self._prog, member, settings)
-
-        return jax.jit(absorb, donate_argnums=0)
+    def _work(self, state: HostState, index: int, *, learns: bool, counts: bool) -> None:
+        """Dispatch the share of a group in the updates of an iteration; the last group also stores all rows."""
+        num_updates = 0
+        if learns:
+            total = self.program.updates
+            num_updates = total * (index + 1) // self._num_groups - total * index // self._num_groups
+        updates = None
+        if index < self._num_groups - 1:
+            if num_updates:
+                state.rest, updates = self._programs.learn(
+                    rest=state.rest, memory=state.memory, settings=self._settings, num_updates=num_updates
+                )
+        elif state.groups[0].rows:
+            rows = [group.rows[: self.program.rounds] for group in state.groups]
+            state.rest, state.memory, updates = self._programs.store(
+                rest=state.rest,
+                memory=state.memory,
+                settings=self._settings,
+                rows=rows,
+                num_updates=num_updates,
+                counts=counts,
+            )
+            for group in state.groups:
+                del group.rows[: self.program.rounds]
+        if updates is not None:
+            state.tick.updates.append(updates)
 
     def end_tick(self, state: HostState) -> None:
-        state.tick = PartialTick()
+        state.tick = PartialTick.empty(len(self.specs))
 
     def num_done(self, state: HostState) -> int:
-        """Return a count that rises by one with every choice of actions and with every step of the environments."""
-        tick = state.tick
-        num_rows = tick.num_iterations * self.program.rounds + len(tick.steps)
-        return 2 * num_rows + (tick.chosen is not None)
+        """Return a count that rises with every turn and when the environments have answered."""
+        if not state.tick.num_turns:
+            return 0
+        has_received = all(group.choice is None for group in state.groups)
+        return 2 * state.tick.num_turns + has_received
 
     def counts(self, state: HostState) -> tuple[int, int]:
-        """Return steps and updates at the end of a tick. Steps that the learner has not seen yet count, too."""
-        num_pending = 0
-        if state.pending is not None:
-            num_pending = state.pending[1].size
-        return int(state.member.num_steps) + num_pending, int(state.member.learner.num_updates)
+        """Return steps and updates at the end of a tick. Steps that are not stored yet count, too."""
+        num_waiting = sum(len(group.rows) * group.fleet.num_actors for group in state.groups)
+        return int(state.rest.num_steps) + num_waiting, int(state.rest.learner.num_updates)
 
     # -- measuring -------------------------------------------------------------------------------------------
 
     def probe(self, state: HostState, number: int) -> Probe:
-        found = self._probe(state.member, self._settings, key=jax.random.key(number))
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], found)
-
-    @functools.cached_property
-    def _probe(self) -> Any:
-        return jax.jit(functools.partial(program.probe, self._prog))
+        found = self._programs.probe(state.members, self._settings, jax.random.key(number))
+        return jax.tree.map(np.asarray, found)
 
     def evaluate(
         self, state: HostState, number: int, num_episodes: int, *, stop: Stop = lambda: False
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Play evaluation episodes, one per environment, so that short episodes do not count more than long ones."""
-        key = evaluation_key(self.spec, number)
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        rows = self._make_rows(num_episodes, int(rng.integers(2**31 - num_episodes)))
+        keys = [evaluation_key(spec, number) for spec in self.specs]
+        rngs = [np.random.default_rng(np.asarray(jax.random.key_data(key))) for key in keys]
+        seeds = [int(rng.integers(2**31 - num_episodes)) for rng in rngs]
+        fleet = self._make_fleet(num_episodes, seeds)
         try:
-            return self._play(rows, state.member.learner.params, rng, num_episodes, stop)
+            return self._play(fleet, state.rest.learner.params, rngs, stop)
         finally:
-            rows.close()
-            self._open.remove(rows)
+            self._close_fleet(fleet)
 
     def _play(
-        self, rows: Any, params: Any, rng: np.random.Generator, num_episodes: int, stop: Stop
+        self, fleet: Fleet, params: Any, rngs: Sequence[np.random.Generator], stop: Stop
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        actor = rows.begin()
-        returns = np.zeros(num_episodes)
-        done = np.zeros(num_episodes, bool)
+        actor = fleet.begin()
+        shape = (fleet.num_members, fleet.num_actors)
+        stacks = self._programs.empty_stacks(*shape)
+        returns = np.zeros(shape)
+        done = np.zeros(shape, bool)
         for _ in range(self.spec.evaluation_steps):
             if stop():
                 return None
-            a = np.asarray(self._greedy(params, actor.observation))
-            explores = rng.random(num_episodes) < self.spec.evaluation_epsilon
-            a = np.where(explores, rng.integers(rows.num_actions, size=num_episodes), a)
-            actor, row, ended = rows.advance(a)
+            greedy, stacks = self._programs.greedy(params, stacks=stacks, frames=actor.observation, first=actor.first)
+            explores = np.stack([rng.random(shape[1]) < self.spec.evaluation_epsilon for rng in rngs])
+            drawn = np.stack([rng.integers(fleet.rows.num_actions, size=shape[1]) for rng in rngs])
+            fleet.send(np.where(explores, drawn, np.asarray(greedy)))
+            actor, row, ended = fleet.receive()
             returns += np.where(done, 0, row.reward)
             done |= ended.ended
             if done.all():
                 break
-        return returns[None], done[None]
-
-    @functools.cached_property
-    def _greedy(self) -> Any:
-        return jax.jit(lambda params, obs: self._prog.network(params, obs).argmax(-1))
+        return returns, done
 
     # -- saving ----------------------------------------------------------------------------------------------
 
     def parameters(self, state: HostState) -> list[dict[str, np.ndarray]]:
-        return [to_arrays(state.member.learner.params)]
+        return members_of(to_arrays(state.rest.learner.params), len(self.specs))
 
     def arrays(self, state: HostState) -> dict[str, np.ndarray]:
-        found = to_arrays(state.member, prefix="member.")
-        if state.pending is not None:
-            found |= to_arrays(state.pending, prefix="pending.")
-        found |= {f"tick.{name}": value for name, value in _tick_arrays(state.tick).items()}
-        found["actions"] = np.zeros((0, self.spec.num_actors), np.uint8)
-        if state.actions:
-            found["actions"] = np.stack(state.actions)
-        found["observation"] = np.asarray(state.actor.observation)
-        return found
+        return host_saving.to_saved(state)
 
-    def restore(self, arrays: Mapping[str, np.ndarray], *, stop: Stop = lambda: False) -> HostState | None:
-        """Return the saved state; None if `stop` returned True while the actions were repeated."""
-        member = from_arrays(self._template, under("member.", arrays))
-        actions = list(checked_array(arrays, "actions", np.uint8, (-1, self.spec.num_actors)))
-        actor = self._rows.begin()
-        for a in actions:
-            if stop():
-                return None
-            actor, _, _ = self._rows.advance(a.astype(np.int64))
-        seen = arrays.get("observation")
-        if seen is None or not np.array_equal(actor.observation, seen, equal_nan=True):
-            raise ValueError(
-                f"{self.spec.env} is in another state than before after the same {len(actions):,} actions of each "
-                "actor. It is not a function of its seed, so this run cannot be resumed exactly."
-            )
-        pending = None
-        if saved := under("pending.", arrays):
-            pending = self._restore_rows(saved, (self.program.rounds,))
-        tick = self._restore_tick(under("tick.", arrays))
-        return HostState(member, self._rows, actor, pending, actions, tick)
+    def restore(
+        self, arrays: Mapping[str, np.ndarray], *, new_episodes: bool = False, stop: Stop = lambda: False
+    ) -> HostState | None:
+        """Return the saved state; None if `stop` returned True while the actions were repeated.
 
-    def _restore_rows(
-        self, arrays: Mapping[str, np.ndarray], time: tuple[int, ...]
-    ) -> tuple[Row, np.ndarray, np.ndarray]:
-        """Return rows with a and μ(a), as `to_arrays` names them: shapes are (*time, num_actors, …)."""
-        axes = (*time, self.spec.num_actors)
-        shape, dtype = self._rows.observation
-        if self._stack > 1:
-            shape = shape[1:]
-        row = Row(
-            observation=checked_array(arrays, "[0].observation", dtype, (*axes, *shape)),
-            reset=checked_array(arrays, "[0].reset", bool, axes),
-            mask=checked_array(arrays, "[0].mask", bool, axes),
-            reward=checked_array(arrays, "[0].reward", np.float32, axes),
-            continues=checked_array(arrays, "[0].continues", bool, axes),
-        )
-        a = checked_array(arrays, "[1]", np.int32, axes)
-        return row, a, checked_array(arrays, "[2]", np.float32, axes)
-
-    def _restore_tick(self, arrays: Mapping[str, np.ndarray]) -> PartialTick:
-        actors = (self.spec.num_actors,)
-        num_iterations, num_steps = (int(n) for n in checked_array(arrays, "counts", np.int64, (2,)))
-        if not (0 <= num_iterations < TICK and 0 <= num_steps < self.program.rounds):
-            raise ValueError(
-                f"the checkpoint has impossible counts: {num_iterations} iterations and {num_steps} steps of a tick."
-            )
-        tick = PartialTick(num_iterations, episodes=checked_array(arrays, "ends", np.float64, (3,)).copy())
-        tick.steps = [self._restore_rows(under(f"seen.{i}.", arrays), ()) for i in range(num_steps)]
-        if "chosen.a" in arrays:
-            a = checked_array(arrays, "chosen.a", np.int32, actors)
-            tick.chosen = (a, checked_array(arrays, "chosen.mu_a", np.float32, actors))
-        if "progress.loss" in arrays:
-            updates = UpdateRecord(
-                loss=checked_array(arrays, "progress.loss", np.float32, (-1,)),
-                gradient=checked_array(arrays, "progress.gradient", np.float32, (-1,)),
-                refused=checked_array(arrays, "progress.refused", bool, (-1,)),
-            )
-            tick.updates = [updates]
-        return tick
+        With `new_episodes` the actions are not repeated: all environments start new episodes, and
+        the memories are filled again before learning goes on.
+        """
+        saved = host_saving.SavedState(arrays, self.template)
+        num_restarts = saved.num_restarts + new_episodes
+        if num_restarts:
+            for fleet in self._fleets:
+                self._close_fleet(fleet)
+            self._fleets = self._make_groups(num_restarts)
+        memories = jax.jit(lambda: self._init().replay)() if new_episodes else saved.memory()
+        state = self._state(saved.rest._replace(replay=memories), self._fleets, num_restarts)
+        state.tick = saved.tick()
+        if new_episodes:
+            state.tick.num_turns -= state.tick.num_turns % self._turns_per_iteration
+        elif not host_saving.repeat_actions(state, saved, self.spec, stop):
+            return None
+        return state
 
     def close(self) -> None:
         """Close the environments."""
-        for rows in self._open:
-            rows.close()
-
-
-def _tick_arrays(tick: PartialTick) -> dict[str, np.ndarray]:
-    """Return the tick as named arrays. The names are those of saved runs."""
-    found = {"counts": np.array([tick.num_iterations, len(tick.steps)]), "ends": tick.episodes.copy()}
-    for i, rows in enumerate(tick.steps):
-        found |= to_arrays(rows, prefix=f"seen.{i}.")
-    if tick.chosen is not None:
-        found |= {"chosen.a": tick.chosen[0], "chosen.mu_a": tick.chosen[1]}
-    if tick.updates:
-        found |= {f"progress.{name}": value for name, value in _concatenated(tick.updates)._asdict().items()}
-    return found
-
-
-def _concatenated(updates: list[UpdateRecord]) -> UpdateRecord:
-    """Return the records of all updates as one."""
-    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *updates)
+        for fleet in self._open:
+            fleet.close()
 
 
 def _summary(tick: PartialTick) -> TickSummary:
-    """Return the summary of a finished tick, with an axis of one member."""
-    num_episodes, total_return, total_length = tick.episodes
-    loss = math.nan
-    gradient = math.nan
-    num_refused = 0
+    """Return the summary of a finished tick."""
+    num_members = len(tick.episodes)
+    loss = np.full(num_members, np.nan)
+    gradient = np.full(num_members, np.nan)
+    num_refused = np.zeros(num_members, np.int64)
     if tick.updates:
-        updates = _concatenated(tick.updates)
-        loss = updates.loss.mean()
-        gradient = updates.gradient.mean()
-        num_refused = int(updates.refused.sum())
-    values = (int(num_episodes), total_return, int(total_length), loss, gradient, num_refused)
-    return TickSummary(*(np.asarray([value]) for value in values))
+        updates = host_saving.joined_updates(tick.updates)
+        loss = updates.loss.mean(1)
+        gradient = updates.gradient.mean(1)
+        num_refused = updates.refused.sum(1)
+    num_episodes, total_return, total_length = tick.episodes.T
+    return TickSummary(
+        num_episodes.astype(np.int64), total_return, total_length.astype(np.int64), loss, gradient, num_refused
+    )

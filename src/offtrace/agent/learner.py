@@ -204,12 +204,12 @@ def batch_targets(
     return target, c, pi_a
 
 
-def step(
-    state: LearnerState, batch: Batch, q_target: jax.Array, hyper: Hyper, *, network: Network, spec: LearnerSpec
-) -> tuple[LearnerState, UpdateRecord]:
-    """Take one step of the optimiser; `q_target` (n+1, B, A) are the target network's values.
+def gradient(
+    params: Any, batch: Batch, q_target: jax.Array, hyper: Hyper, *, network: Network, spec: LearnerSpec
+) -> tuple[Any, jax.Array]:
+    """Return the gradient of the loss, and the mean |ΔQ| before the clamp.
 
-    The target network stays as it is: `refresh_target` copies it.
+    `q_target` (n+1, B, A) are the target network's values.
     """
     length, num_windows = batch.a.shape
 
@@ -232,10 +232,20 @@ def step(
         surrogate = -(change * q_a).sum() / (length * num_windows)
         return surrogate, abs(delta).sum() / jnp.maximum(batch.mask.sum(), 1)
 
-    gradient, mean_delta = jax.grad(loss, has_aux=True)(state.params)
-    norm = optax.tree.norm(gradient)
+    return jax.grad(loss, has_aux=True)(params)
+
+
+def step(
+    state: LearnerState, batch: Batch, q_target: jax.Array, hyper: Hyper, *, network: Network, spec: LearnerSpec
+) -> tuple[LearnerState, UpdateRecord]:
+    """Take one step of the optimiser; `q_target` (n+1, B, A) are the target network's values.
+
+    The target network stays as it is: `refresh_target` copies it.
+    """
+    found, mean_delta = gradient(state.params, batch, q_target, hyper, network=network, spec=spec)
+    norm = optax.tree.norm(found)
     finite = jnp.isfinite(norm) & jnp.isfinite(mean_delta)
-    direction, moments = optimiser(spec, hyper).update(gradient, state.optimiser, state.params)
+    direction, moments = optimiser(spec, hyper).update(found, state.optimiser, state.params)
     params = jax.tree.map(lambda p, d: p - (hyper.step_size * d).astype(p.dtype), state.params, direction)
     # An update that is not finite changes nothing, so that one bad batch does not destroy the agent.
     params, moments = jax.tree.map(

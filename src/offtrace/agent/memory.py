@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from offtrace.agent.spec import Plan
+from offtrace.environments import with_options
 
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
@@ -37,6 +38,19 @@ def check_fits(state: Any, num_batch_entries: int, specs: Sequence[Plan]) -> Non
         f"`replay_size` and the other sizes must fit into the free memory, {_size(free)}; got about {_size(need)}. "
         f"Lower {lower} or `hidden_sizes`{members}."
     )
+
+
+def most_that_fit(spec: Plan) -> int:
+    """Return how many members with memories as large as this one's fit into the free memory: at least 1.
+
+    Only memories of pictures count. A fifth of the memory is left for networks and batches.
+    """
+    environment = with_options(spec.env, spec.options)
+    per_member = spec.replay_size * getattr(environment, "frame_bytes", 0)
+    free = available()
+    if not per_member or math.isinf(free):
+        return 2**31
+    return max(1, int(0.8 * free / per_member))
 
 
 def num_bytes(shapes: Any) -> int:

@@ -1,8 +1,8 @@
 """Networks from observations to Q(x, ·): a perceptron, MinAtar's network and DQN's.
 
 Each maps observations with any leading axes, (…, *shape), to (…, A). Observations are bool, uint8
-(divided by 255) or float. Under `vmap` over members, every layer but DQN's convolutions is a
-batched product.
+(divided by 255) or float. On an accelerator, under `vmap` over members, every layer is a batched
+product.
 
 Initial weights and biases are uniform in ±1/√(inputs), as in Torch, which the papers of all three
 used.
@@ -58,6 +58,10 @@ def library_convolution(x: Array, weight: Array, stride: int) -> Array:
     return lax.conv_general_dilated(_floats(x, weight), weight, (stride, stride), "VALID", dimension_numbers=layout)
 
 
+def _library_stack_convolution(x: Array, weight: Array, stride: int) -> Array:
+    return library_convolution(jnp.moveaxis(x, 1, -1), weight, stride)
+
+
 def patch_convolution(x: Array, weight: Array, stride: int) -> Array:
     """The same as one matrix product: the inputs of each output, side by side, times the flat weights.
 
@@ -72,6 +76,41 @@ def patch_convolution(x: Array, weight: Array, stride: int) -> Array:
     rows, columns = (stride * ((length - size) // stride) + 1 for length in x.shape[1:3])
     shifted = [x[:, i : i + rows : stride, j : j + columns : stride] for i in range(size) for j in range(size)]
     return _floats(jnp.concatenate(shifted, axis=-1), weight) @ weight.reshape(-1, weight.shape[-1])
+
+
+def block_convolution(x: Array, weight: Array, stride: int) -> Array:
+    """The same for a size that is a multiple of the stride, as a product of whole blocks of pixels.
+
+        x, 4×4, stride 2      blocks of 2×2, their pixels as channels      a filter of 4×4 pixels is one of 2×2 blocks
+
+        a b c d               [a b e f]  [c d g h]
+        e f g h
+        i j k l               [i j m n]  [k l o p]
+        m n o p
+
+    Patches of few large blocks are copied in long pieces. On an accelerator, under `vmap` over
+    members, this is many times faster than the library's convolution.
+    """
+    rows, columns = (length // stride for length in x.shape[1:3])
+    x = x[:, : rows * stride, : columns * stride].reshape(x.shape[0], rows, stride, columns, stride, x.shape[3])
+    return _convolved_blocks(x.transpose(0, 1, 3, 2, 4, 5), weight)
+
+
+def stack_convolution(x: Array, weight: Array, stride: int) -> Array:
+    """The same for stacks of images (B, k, H, W), whose frames are the channels: one transposition instead of two."""
+    rows, columns = (length // stride for length in x.shape[2:])
+    x = x[:, :, : rows * stride, : columns * stride].reshape(*x.shape[:2], rows, stride, columns, stride)
+    return _convolved_blocks(x.transpose(0, 2, 4, 3, 5, 1), weight)
+
+
+def _convolved_blocks(blocks: Array, weight: Array) -> Array:
+    """Convolve blocks (B, rows, columns, stride, stride, C) with filters of whole blocks."""
+    size, _, num_inputs, num_outputs = weight.shape
+    stride = blocks.shape[3]
+    num = size // stride
+    filters = weight.reshape(num, stride, num, stride, num_inputs, num_outputs)
+    filters = filters.transpose(0, 2, 1, 3, 4, 5).reshape(num, num, -1, num_outputs)
+    return patch_convolution(blocks.reshape(*blocks.shape[:3], -1), filters, 1)
 
 
 def row_convolution(x: Array, weight: Array, stride: int) -> Array:
@@ -192,9 +231,12 @@ class DQNNet(eqx.Module):
 
     def __call__(self, obs: Array) -> Array:
         def values(x: Array) -> Array:
-            x = jnp.moveaxis(x, 1, -1)
-            for convolution in self.convolutions:
-                x = jax.nn.relu(convolution(x, library_convolution))
+            convolve, first = block_convolution, stack_convolution
+            if jax.default_backend() == "cpu":
+                convolve, first = library_convolution, _library_stack_convolution
+            x = jax.nn.relu(self.convolutions[0](x, first))
+            for convolution in self.convolutions[1:]:
+                x = jax.nn.relu(convolution(x, convolve))
             return _perceptron(self.layers, x.reshape(x.shape[0], -1))
 
         return _batched(self.shape, obs, values)

@@ -289,9 +289,11 @@ def make_policy(spec: Plan, parameters: Mapping[str, np.ndarray], num_steps: int
 
 def _parameters(arrays: dict[str, np.ndarray], spec: Plan, member: int, num_members: int) -> dict[str, np.ndarray]:
     """Return a member's parameters by name. Only states of a population have an axis of members."""
-    if on_host(spec.env):
+    if spec.runtime == "asynchronous":
+        return under("shared.params.", arrays)
+    found = under("members.learner.params." if on_host(spec.env) else "learner.params.", arrays)
+    if on_host(spec.env) and not found:  # the first version had one member, without an axis
         return under("member.learner.params.", arrays)
-    found = under("learner.params.", arrays)
     return {name: value[member] for name, value in found.items() if len(np.atleast_1d(value)) == num_members}
 
 

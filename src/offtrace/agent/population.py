@@ -50,10 +50,10 @@ class TickSummary(NamedTuple):
     """Updates that were not applied because their loss or gradient was not finite."""
 
 
-def init(prog: Program, settings: Settings, keys: jax.Array) -> Member:
-    """Return untrained members, one per key."""
-    members = jax.lax.map(lambda given: program.init(prog, *given), (settings, keys))
-    return _shared_clocks(members)
+def init(prog: Program, settings: Settings, keys: jax.Array, *, stack: int = 1) -> Member:
+    """Return untrained members, one per key; memories hold single frames of observations of `stack` frames."""
+    members = jax.lax.map(lambda given: program.init(prog, *given, stack=stack), (settings, keys))
+    return shared_clocks(members)
 
 
 def empty_table(prog: Program, num_members: int, num_iterations: int, *, learns: bool) -> Iterations:
@@ -88,8 +88,8 @@ def iterate(
     the table is always run.
     """
     run = functools.partial(_iterate_one, prog, start=start, until=until, block=block, learns=learns)
-    members, table = _map_members(run, members, settings, table)
-    return _shared_clocks(members), table
+    members, table = map_members(run, members, settings, table)
+    return shared_clocks(members), table
 
 
 def _iterate_one(
@@ -138,7 +138,7 @@ def summarize(table: Iterations) -> TickSummary:
 
 def probe(prog: Program, members: Member, settings: Settings, key: jax.Array) -> Probe:
     """Measure every member with `program.probe`, all with the same key."""
-    return _map_members(functools.partial(program.probe, prog, key=key), members, settings)
+    return map_members(functools.partial(program.probe, prog, key=key), members, settings)
 
 
 # -- evaluation ----------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def exact_returns(prog: Program, params: Any, settings: Settings, *, epsilon: fl
         policy = policies.epsilon_greedy(q, jnp.full(len(q), epsilon))
         return environment(prog, settings).exact_return(policy)[None], jnp.ones(1, bool)
 
-    return _for_each(one)((params, settings))
+    return for_each(one)((params, settings))
 
 
 def start_episodes(prog: Program, settings: Settings, keys: jax.Array, *, num_episodes: int) -> Episodes:
@@ -182,7 +182,7 @@ def start_episodes(prog: Program, settings: Settings, keys: jax.Array, *, num_ep
             key=key,
         )
 
-    return _for_each(one)((settings, keys))
+    return for_each(one)((settings, keys))
 
 
 def play_until(
@@ -207,13 +207,13 @@ def play_until(
 
         return jax.lax.while_loop(is_running, step, start)
 
-    return _for_each(one)((params, settings, episodes))
+    return for_each(one)((params, settings, episodes))
 
 
 # -- the axis of members -------------------------------------------------------------------------------------
 
 
-def _map_members(function: Callable[..., Any], members: Member, *others: Any) -> Any:
+def map_members(function: Callable[..., Any], members: Member, *others: Any) -> Any:
     """Apply `function` to every member and its part of `others`.
 
     The clocks go in without an axis of members, so that a write to the memory stays a plain copy.
@@ -223,10 +223,10 @@ def _map_members(function: Callable[..., Any], members: Member, *others: Any) ->
     def one(given: tuple[Any, ...]) -> Any:
         return function(eqx.combine(given[0], shared), *given[1:])
 
-    return _for_each(one)((own, *others))
+    return for_each(one)((own, *others))
 
 
-def _for_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def for_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Map `function` over members: together on an accelerator, one by one on a CPU.
 
     On a CPU, batched products are slower than single ones; and one by one, a member equals the same
@@ -246,6 +246,6 @@ def _clocks(member: Member) -> tuple[jax.Array, ...]:
     return member.learner.num_updates, member.replay.num_steps, member.num_steps
 
 
-def _shared_clocks(members: Member) -> Member:
+def shared_clocks(members: Member) -> Member:
     """Drop the axis of members from the clocks, which are all equal."""
     return eqx.tree_at(_clocks, members, replace_fn=lambda clock: clock[0])

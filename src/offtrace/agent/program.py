@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from offtrace import policies
 from offtrace.agent import learner, repeats, replay, schedules
@@ -29,7 +30,7 @@ from offtrace.agent.learner import Batch, Hyper, LearnerSpec, LearnerState, Metr
 from offtrace.agent.network import make_network
 from offtrace.arrays import take_action
 from offtrace.environments.interface import Environment
-from offtrace.environments.rows import Ended, Row, advance, begin
+from offtrace.environments.rows import Ended, advance, begin
 
 NUM_AGES = 5
 """Parts of the memory that a probe looks at separately, by age."""
@@ -112,7 +113,8 @@ class Member(NamedTuple):
     """An `Actor` with an axis of actors; None where the environments are on the host."""
     following: Any
     """The state of each actor's ε schedules; None if all actors share one ε."""
-    replay: replay.ReplayState
+    replay: Any
+    """A `ReplayState`; None in functions that do not read it."""
     key: jax.Array
     num_steps: jax.Array
     """Environment steps of all actors together; dummy rows count."""
@@ -134,7 +136,7 @@ class Probe(NamedTuple):
 
 
 class ActionChoice(NamedTuple):
-    """An action per actor, (num_actors,), its probability, and the random state after the draw."""
+    """An action per actor, its probability, and the random state of all actors after the draw."""
 
     a: jax.Array
     mu_a: jax.Array
@@ -190,16 +192,20 @@ def _network(env: Environment, spec: ProgramSpec, key: jax.Array) -> Any:
 # -- one member ----------------------------------------------------------------------------------------------
 
 
-def init(prog: Program, settings: Settings, key: jax.Array) -> Member:
+def init(prog: Program, settings: Settings, key: jax.Array, *, stack: int = 1) -> Member:
     """Return an untrained member with an empty memory and its actors at the start of their first episodes.
 
-    Environments on the host cannot be reset inside the program, so there the member has no actors.
+    Where observations are `stack` frames, the memory holds single ones. Environments on the host
+    cannot be reset inside the program, so there the member has no actors.
     """
     env = environment(prog, settings)
     spec = prog.spec
     kept, for_network, for_actors, for_epsilon = jax.random.split(key, 4)
     params = eqx.filter(_network(env, spec, for_network), eqx.is_array)
-    memory = replay.init(replay.ReplaySpec(spec.capacity, spec.num_actors, *env.observation))
+    shape, dtype = env.observation
+    if stack > 1:
+        shape = shape[1:]
+    memory = replay.init(replay.ReplaySpec(spec.capacity, spec.num_actors, shape, dtype, stack))
     actors = None
     if hasattr(env, "reset"):
         actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, spec.num_actors))
@@ -227,26 +233,41 @@ def epsilon(prog: Program, member: Member, settings: Settings) -> jax.Array:
 
 
 def choose(
-    prog: Program, member: Member, settings: Settings, observation: jax.Array, first: Any = None
+    prog: Program,
+    member: Member,
+    settings: Settings,
+    observation: jax.Array,
+    first: Any = None,
+    *,
+    first_actor: Any = 0,
 ) -> ActionChoice:
     """Draw a ~ μ, ε-greedy in the current values. μ(a) is recorded here and never reconstructed.
 
-    `first` is True where the observation is the first of an episode; it is read only if random
-    actions last several steps.
+    `observation` may be that of some actors only: those from `first_actor` on. `first` is True
+    where it is the first of an episode; it is read only if random actions last several steps.
     """
     spec = prog.spec
+    num_actors = observation.shape[0]
+
+    def some(leaf: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(leaf, first_actor, num_actors)
+
+    def with_some(leaf: jax.Array, new: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(leaf, new, first_actor, axis=0)
+
     key, for_action, for_schedule = jax.random.split(member.key, 3)
-    epsilons = epsilon(prog, member, settings)
+    epsilons = some(epsilon(prog, member, settings))
     mu = policies.epsilon_greedy(prog.network(member.learner.params, observation), epsilons)
     a = jax.random.categorical(for_action, jnp.log(mu))
     mu_a = take_action(mu, a)
     following = member.following
     if spec.switching is not None:
-        following = schedules.advance(spec.switching, following, for_schedule, 1)
+        part = schedules.advance(spec.switching, jax.tree.map(some, following), for_schedule, 1)
+        following = jax.tree.map(with_some, following, part)
     repeated = member.repeats
     if spec.random_action_steps > 1:
-        a, mu_a, repeated = repeats.advance(
-            repeated,
+        a, mu_a, part = repeats.advance(
+            jax.tree.map(some, repeated),
             jax.random.fold_in(for_action, 1),
             a,
             mu_a,
@@ -254,16 +275,15 @@ def choose(
             first=first,
             most=spec.random_action_steps,
         )
+        repeated = jax.tree.map(with_some, repeated, part)
     return ActionChoice(a, mu_a, key, following, repeated)
 
 
-def remember(prog: Program, member: Member, row: Row, a: jax.Array, mu_a: jax.Array) -> Member:
+def remember(prog: Program, member: Member, rows: replay.Rows) -> Member:
     """Write a row per actor, (num_actors, …), or a chunk of them with time first, to the memory."""
-    reward = row.reward
     if prog.spec.reward_clamp is not None:
-        reward = jnp.clip(reward, -prog.spec.reward_clamp, prog.spec.reward_clamp)
-    rows = replay.Rows(row.observation, row.reset, row.mask, reward, row.continues, a, mu_a)
-    return member._replace(replay=replay.add(member.replay, rows), num_steps=member.num_steps + a.size)
+        rows = rows._replace(reward=jnp.clip(rows.reward, -prog.spec.reward_clamp, prog.spec.reward_clamp))
+    return member._replace(replay=replay.add(member.replay, rows), num_steps=member.num_steps + rows.action.size)
 
 
 def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ended]:
@@ -272,17 +292,21 @@ def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ende
     env = environment(prog, settings)
     actors, row, ended = jax.vmap(functools.partial(advance, env))(member.actors, chosen.a)
     member = member._replace(actors=actors, key=chosen.key, following=chosen.following, repeats=chosen.repeats)
-    return remember(prog, member, row, chosen.a, chosen.mu_a), ended
+    return remember(prog, member, replay.Rows(*row, action=chosen.a, mu_a=chosen.mu_a)), ended
 
 
-def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, UpdateRecord]:
-    """Run the updates of one iteration.
+def learn(
+    prog: Program, member: Member, settings: Settings, num_updates: int | None = None
+) -> tuple[Member, UpdateRecord]:
+    """Run the updates of one iteration, or `num_updates` of them.
 
     Their windows are drawn together and pass through the target network together: it changes only
     between iterations, and a pass with few rows costs as much as reading the parameters.
     """
     spec = prog.spec
-    key, *for_samples = jax.random.split(member.key, 1 + spec.updates)
+    if num_updates is None:
+        num_updates = spec.updates
+    key, *for_samples = jax.random.split(member.key, 1 + num_updates)
     draw = functools.partial(replay.sample, member.replay, num_windows=spec.num_windows, length=spec.window)
     # A leading axis of updates: (updates, n+1, num_windows, …).
     batches = _batch(prog, member, settings, jax.vmap(lambda k: draw(key=k))(jnp.stack(for_samples)))
@@ -292,9 +316,29 @@ def learn(prog: Program, member: Member, settings: Settings) -> tuple[Member, Up
     def step(state: LearnerState, given: tuple[Batch, jax.Array]) -> tuple[LearnerState, UpdateRecord]:
         return learner.step(state, *given, hyper, network=prog.network, spec=spec.learner)
 
-    state, records = jax.lax.scan(step, member.learner, (batches, q_target), unroll=min(spec.updates, 4))
-    state = learner.refresh_target(state, spec.learner, spec.updates)
+    state, records = jax.lax.scan(step, member.learner, (batches, q_target), unroll=min(num_updates, 4))
+    state = learner.refresh_target(state, spec.learner, num_updates)
     return member._replace(learner=state, key=key), records
+
+
+def gradient(prog: Program, member: Member, settings: Settings) -> tuple[Member, Any, UpdateRecord]:
+    """Return the gradient of the next batch. Only the random key of the member changes.
+
+    The batch is the one that `learn` would draw for a program with one update per iteration.
+    """
+    spec = prog.spec
+    key, for_sample = jax.random.split(member.key)
+    windows = replay.sample(member.replay, for_sample, spec.num_windows, spec.window)
+    batch = _batch(prog, member, settings, windows)
+    q_target = _target_values(prog, member.learner.target_params, batch.obs[None])[0]
+    found, loss = learner.gradient(
+        member.learner.params, batch, q_target, settings.hyper, network=prog.network, spec=spec.learner
+    )
+    norm = optax.tree.norm(found)
+    if spec.learner.max_gradient is not None:
+        found, _ = optax.clip_by_global_norm(spec.learner.max_gradient).update(found, optax.EmptyState())
+    refused = ~(jnp.isfinite(norm) & jnp.isfinite(loss))
+    return member._replace(key=key), found, UpdateRecord(loss, norm, refused)
 
 
 def _target_values(prog: Program, params: Any, obs: jax.Array) -> jax.Array:
@@ -306,10 +350,12 @@ def _target_values(prog: Program, params: Any, obs: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.zeros_like(later), later], axis=1)
 
 
-def probe(prog: Program, member: Member, settings: Settings, *, key: jax.Array) -> Probe:
+def probe(
+    prog: Program, member: Member, settings: Settings, *, key: jax.Array, num_windows: int = NUM_PROBE_WINDOWS
+) -> Probe:
     """Measure the member on a large batch from its memory, which must not be empty; nothing changes."""
     spec = prog.spec
-    windows = replay.sample(member.replay, key, NUM_PROBE_WINDOWS, spec.window)
+    windows = replay.sample(member.replay, key, num_windows, spec.window)
     batch = _batch(prog, member, settings, windows)
     metrics, away = learner.metrics(member.learner, batch, settings.hyper, network=prog.network, spec=spec.learner)
     num_rows = jnp.minimum(member.replay.num_steps, spec.capacity)

@@ -172,21 +172,34 @@ def add(state: ReplayState, rows: Rows) -> ReplayState:
     length = rows.reward.shape[0]
     if is_concrete(*rows):
         _check_values(rows)
-    word = rows.action.astype(np.uint32) & 0xFF  # the action of a masked row may be any number: protect the flags
-    for bit, flag in ((RESET, rows.reset), (MASK, rows.mask), (CONTINUES, rows.continues)):
-        word |= bit * flag.astype(np.uint32)
+    word = words(rows.action, rows.reset, rows.mask, rows.continues)
     records = jnp.stack([word, _bits(rows.reward), _bits(rows.mu_a)], axis=-1)
-    frames = rows.observation.reshape(length, spec.num_actors, -1)
+    frames = with_frames(spec, state.frames, rows.observation, state.num_steps)
+    records = _written(spec, state.records, records, state.num_steps)
+    return ReplayState(frames, records, state.num_steps + length, spec)
+
+
+def words(action: Any, reset: Any, mask: Any, continues: Any) -> Any:
+    """Return the first word of records: the action and the flags."""
+    word = action.astype(np.uint32) & 0xFF  # the action of a masked row may be any number: protect the flags
+    for bit, flag in ((RESET, reset), (MASK, mask), (CONTINUES, continues)):
+        word |= bit * flag.astype(np.uint32)
+    return word
+
+
+def with_frames(spec: ReplaySpec, frames: Array, observation: Array, time: Array) -> Array:
+    """Return the ring of frames with those of a chunk, (T, num_actors, *shape), in the rows from `time` on."""
+    flat = observation.reshape(observation.shape[0], spec.num_actors, -1)
     if spec.packed:
-        frames = _packed(frames)
-    place = (state.num_steps + jnp.arange(length)) % spec.capacity
+        flat = _packed(flat)
+    return _written(spec, frames, flat, time)
 
-    def written(ring: Array, value: Array) -> Array:
-        if length == 1:  # twice as fast as a scatter
-            return lax.dynamic_update_index_in_dim(ring, value[0], place[0], axis=0)
-        return ring.at[place].set(value, unique_indices=True, mode="promise_in_bounds")
 
-    return ReplayState(written(state.frames, frames), written(state.records, records), state.num_steps + length, spec)
+def _written(spec: ReplaySpec, ring: Array, chunk: Array, time: Array) -> Array:
+    place = (time + jnp.arange(chunk.shape[0])) % spec.capacity
+    if chunk.shape[0] == 1:  # twice as fast as a scatter
+        return lax.dynamic_update_index_in_dim(ring, chunk[0], place[0], axis=0)
+    return ring.at[place].set(chunk, unique_indices=True, mode="promise_in_bounds")
 
 
 def push(stack: Array, frame: Array, reset: Array) -> Array:

@@ -1,7 +1,7 @@
 """The folder of a run.
 
 run/
-  spec.json          the spec and the versions it was started with, for people
+  spec.json          the spec, the protocol and the versions it was started with, for people
   progress.jsonl     a record per tick; in a population progress-0.jsonl, progress-1.jsonl, …
   checkpoints/       the newest ones, each with everything that an exact resume needs
   events.out.…       TensorBoard events, on request
@@ -25,6 +25,7 @@ import numpy as np
 from offtrace.agent import checkpoints, disk, telemetry
 from offtrace.agent.spec import Plan, differences, from_json, to_json
 from offtrace.agent.telemetry import TickRecord
+from offtrace.environments import protocol
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,11 @@ class RunFolder:
         self.history: list[list[TickRecord]] = []
         self.arrays: dict[str, np.ndarray] | None = None
         """The arrays of the checkpoint to resume from."""
+        self.loaded_number = -1
+        """The number of that checkpoint."""
+        self.saves_after = -1
+        """Checkpoints up to this number are not saved: there is another one already, of the run before its resume
+        with new episodes."""
         self._resume = resume
         self._tensorboard = tensorboard
         self._say = say
@@ -161,6 +167,8 @@ class RunFolder:
         """Save a checkpoint after the last tick; `num_done` counts what is done of the next one."""
         rows = [[telemetry.to_row(record) for record in records] for records in self.history]
         number = (len(self.history) - 1) * TICK + num_done
+        if number <= self.saves_after:
+            return
         checkpoints.save(self.path, arrays, {"reports": rows, **self._record()}, number=number)
         if self._changed:  # only now: a checkpoint that does not fit the new spec has failed before
             disk.write_json(self.path / "spec.json", self._record())
@@ -189,7 +197,11 @@ class RunFolder:
         import jax
 
         made_with = {"offtrace": version("offtrace"), "jax": jax.__version__, "device": jax.devices()[0].platform}
-        return {"made_with": made_with, "specs": [to_json(spec) for spec in self.specs]}
+        return {
+            "made_with": made_with,
+            "specs": [to_json(spec) for spec in self.specs],
+            "protocols": [protocol(spec.env, spec.options) for spec in self.specs],
+        }
 
     def _load(self, allow_changes: bool) -> list[Result] | None:
         """Return the results of a finished run; else load the checkpoint to resume from, if there is one."""
@@ -214,6 +226,7 @@ class RunFolder:
             self._say("The run was stopped before its first checkpoint. It starts from the beginning.")
         else:
             self.arrays = found.arrays
+            self.loaded_number = found.number
         return None
 
     def _stored_result(self, *, required: bool) -> dict[str, Any] | None:

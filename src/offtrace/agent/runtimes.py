@@ -1,7 +1,8 @@
 """The interface between the training loop and what runs the program.
 
 `Synchronous` runs pure environments inside the compiled program, a whole population at once. `Host`
-steps Gymnasium's environments on the CPU while the learner works.
+steps Gymnasium's environments on the CPU while the learner works. `Asynchronous` has both kinds of
+environments, and the paper's actor-learners in threads.
 
     state = runtime.start()
     state, summary = runtime.advance(state, num_iterations, learns=True)
@@ -10,10 +11,11 @@ steps Gymnasium's environments on the CPU while the learner works.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from offtrace.agent.actor_records import ActorsRecord
 from offtrace.agent.host import Host
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Probe, ProgramSpec
@@ -72,19 +74,45 @@ class Runtime(Protocol):
         """Return the state as named arrays."""
         ...
 
-    def restore(self, arrays: Mapping[str, np.ndarray], *, stop: Callable[[], bool] = lambda: False) -> Any:
-        """Return the state that `arrays` was made from; None if `stop` returned True before it was complete."""
+    def restore(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        new_episodes: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Return the state that `arrays` was made from; None if `stop` returned True before it was complete.
+
+        `new_episodes` is only for environments on the host: their actions are not repeated.
+        """
         ...
 
     def close(self) -> None: ...
 
 
-def runtime_for(specs: Sequence[Plan], tell: Callable[[str], None] | None = None) -> Runtime:
-    """Return the runtime of resolved specs: `Host` for Gymnasium's environments, else `Synchronous`.
+@runtime_checkable
+class HasActors(Protocol):
+    """A runtime whose actors are measured one by one."""
 
+    def actors_record(self, state: Any) -> ActorsRecord:
+        """Return the measurements of the tick that has just ended."""
+        ...
+
+
+def runtime_for(specs: Sequence[Plan], tell: Callable[[str], None] | None = None) -> Runtime:
+    """Return the runtime of resolved specs.
+
+    It is `Asynchronous` if the spec says so, `Host` for Gymnasium's environments, else `Synchronous`.
     `tell` is called with a line for each module that is imported.
     """
     env = with_options(specs[0].env, specs[0].options, tell)
+    kinds = {spec.runtime for spec in specs}
+    if len(kinds) > 1:
+        raise ValueError(f"`runtime` must be the same for all specs; got {', '.join(sorted(kinds))}.")
+    if specs[0].runtime == "asynchronous":
+        from offtrace.agent.asynchronous import Asynchronous  # loads Numba
+
+        return Asynchronous(env, specs)
     if on_host(specs[0].env):
-        return Host(env, specs)
+        return Host([env, *(with_options(spec.env, spec.options, tell) for spec in specs[1:])], specs)
     return Synchronous(env, specs)

@@ -50,6 +50,8 @@ MOST_TICKS = 999_990
 def check_shapes(specs: Sequence[Plan]) -> None:
     """Check that the members of a population can share one program."""
     first = specs[0]
+    if len(specs) == 1:
+        return
     shape = program_shape(first.env, first.options)
     for spec in specs[1:]:
         allowed = NUMBERS
@@ -127,8 +129,8 @@ def _check_sizes(spec: Plan, fill: int) -> None:
         raise ValueError(
             f"`tick_steps` must be at least {least} for {spec.num_steps:,} steps; got {spec.tick_steps}."
         )
-    # Checkpoints within a tick are numbered below TICK, two numbers per step of an actor.
-    most = TICK * spec.num_actors // 2
+    # Checkpoints within a tick are numbered below TICK: two numbers for each of two groups per step of an actor.
+    most = TICK * spec.num_actors // 4
     for name, num_steps in (("tick_steps", spec.tick_steps), ("fill", spec.fill)):
         if num_steps >= most:
             raise ValueError(f"`{name}` must be under {most:,} with {spec.num_actors} actors; got {num_steps:,}.")
@@ -195,9 +197,18 @@ def _settings(spec: Plan, *, one_trace: bool) -> Settings:
         epsilon_start=np.float32(1.0),
         epsilon_end=np.float32(spec.epsilon),
         epsilon_steps=np.float32(spec.epsilon_steps),
-        annealing_steps=np.float32(spec.num_steps if spec.anneal else np.inf),
+        annealing_steps=np.float32(_annealing_steps(spec)),
         target_epsilon=np.float32(np.nan if spec.target_epsilon is None else spec.target_epsilon),
     )
+
+
+def _annealing_steps(spec: Plan) -> float:
+    """Return the steps over which the step size decreases to 0."""
+    if not spec.anneal:
+        return math.inf
+    if spec.annealing_steps is None:
+        return spec.num_steps
+    return spec.annealing_steps
 
 
 def num_batch_entries(prog: Program, spec: Plan) -> int:

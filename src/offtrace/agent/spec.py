@@ -1,8 +1,8 @@
 """The spec of a run: one frozen record of everything that decides its result.
 
 `resolved` fills in the fields that are None. Later sources override earlier ones: `DEFAULTS`, the
-entries of `TUNED` whose name begins the environment's, `PAPER` with RMSprop, the presets of DQN,
-and the environment's own γ.
+entries of `TUNED` whose name begins the environment's, `ASYNCHRONOUS` for that runtime, `PAPER` with
+RMSprop, the presets of DQN, and the environment's own γ.
 """
 
 import dataclasses
@@ -28,6 +28,11 @@ def _chosen(metavar: str) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="(default: what suits the environment)")
 
 
+def _choice(metavar: str, default: str) -> Any:
+    """Return the annotation of an option whose default depends on the runtime."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
 def _text(metavar: str, default: str) -> Any:
     """Return the annotation of a field that is text on the command line and may be more in Python."""
     return tyro.conf.arg(constructor=str, metavar=metavar, help_behavior_hint=f"(default: {default})")
@@ -40,6 +45,8 @@ Number = Annotated[float | None, _chosen("FLOAT")]
 @dataclass(frozen=True)
 class TrainSpec:
     """One agent on one environment. On the same machine the same spec gives the same run, bit for bit.
+
+    The exception is the asynchronous runtime with several actors.
 
     >>> spec = resolved(TrainSpec(env="CartPole-v1", seed=3))
     >>> spec.env, spec.trace, spec.window, spec.num_windows
@@ -61,12 +68,14 @@ class TrainSpec:
     """Environment steps of all actors together, rounded up to a multiple of `tick_steps`."""
     num_actors: int = 16
     """Number of environments that run in parallel (App. F)."""
+    runtime: str = "synchronous"
+    """Runtime: `synchronous`, one learner for all actors, or `asynchronous`, the threads of App. F, on CPUs."""
     window: Whole = None
     """Steps per window (n in App. F)."""
     num_windows: Whole = None
     """Windows per batch."""
     steps_per_update: int = 4
-    """Environment steps of all actors together per update (Deviation D15)."""
+    """Environment steps per update, of all actors together; asynchronous: of an actor per update of its own (D15)."""
     replay_size: Whole = None
     """Transitions in replay, of all actors together."""
     fill: Whole = None
@@ -76,12 +85,14 @@ class TrainSpec:
     step_size: Number = None
     """Initial step size of the optimiser."""
     anneal: bool = True
-    """Decrease the step size linearly to 0 over the run (App. F)."""
-    optimiser: str = "adam"
+    """Decrease the step size linearly to 0 (App. F), over the run or over `annealing_steps`."""
+    annealing_steps: Annotated[int | None, _choice("INT", "the run's; 75,000,000 on Atari if asynchronous")] = None
+    """Environment steps over which the step size decreases to 0; None for those of the run."""
+    optimiser: Annotated[str | None, _choice("{adam,rmsprop}", "adam; rmsprop if asynchronous")] = None
     """Optimiser: `adam`, or `rmsprop` as in the paper."""
     regularisation: Number = None
     """Constant ε in the denominator of the optimiser."""
-    exploration: str = "linear"
+    exploration: Annotated[str | None, _choice("{linear,switching}", "linear; switching if asynchronous")] = None
     """Exploration: `linear`, one ε for all actors, or `switching`, the three schedules of App. F."""
     epsilon: Number = None
     """Final ε of the exploration; it starts at 1."""
@@ -192,7 +203,9 @@ class Plan(TrainSpec):
     fill: int
     gamma: float
     step_size: float
+    optimiser: str
     regularisation: float
+    exploration: str
     epsilon: float
     epsilon_steps: int
     random_action_steps: int
@@ -215,7 +228,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "fill": 1_000,
         "gamma": 0.99,
         "step_size": 5e-4,
+        "optimiser": "adam",
         "regularisation": 1e-8,
+        "exploration": "linear",
         "epsilon": 0.05,
         "random_action_steps": 1,
         "target_policy": "exploration",
@@ -288,6 +303,14 @@ PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
 )
 """The values of App. F, for RMSprop."""
 
+ASYNCHRONOUS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "": {"optimiser": "rmsprop", "exploration": "switching"},
+        "atari/": {"annealing_steps": 75_000_000},  # 3·10⁸ frames
+    }
+)
+"""Defaults of the asynchronous runtime, those of App. F, by the beginning of the environment's name."""
+
 
 def resolved(spec: TrainSpec, tell: Callable[[str], None] = lambda _: None) -> Plan:
     """Return the spec with every open choice made.
@@ -297,11 +320,15 @@ def resolved(spec: TrainSpec, tell: Callable[[str], None] = lambda _: None) -> P
     """
     env = full_name(spec.env)
     chosen = dict(DEFAULTS)
-    for beginning, row in TUNED.items():
-        if env.removeprefix("gymnasium/").startswith(beginning):
-            chosen |= row
+    tables = [TUNED]
+    if spec.runtime == "asynchronous":
+        tables.append(ASYNCHRONOUS)
+    for table in tables:
+        for beginning, row in table.items():
+            if env.removeprefix("gymnasium/").startswith(beginning):
+                chosen |= row
     is_dqn = spec.trace == "dqn"
-    if spec.optimiser == "rmsprop":
+    if (spec.optimiser or chosen["optimiser"]) == "rmsprop":
         chosen |= PAPER["dqn" if is_dqn else "multi-step"]
     if is_dqn:  # as many transitions per batch as the others, in windows of one step
         num_transitions = chosen["window"] * chosen["num_windows"]
@@ -359,6 +386,8 @@ ADDED: Mapping[str, Any] = MappingProxyType(
         "trace_title": "",
         "random_action_steps": 1,
         "observation_scale": [],
+        "runtime": "synchronous",
+        "annealing_steps": None,
     }
 )
 """Fields added after the first version, with the value that reproduces older runs.
@@ -413,6 +442,7 @@ WHOLE = {
     "steps_per_update": 1,
     "replay_size": 1,
     "fill": 1,
+    "annealing_steps": 1,
     "epsilon_steps": 1,
     "random_action_steps": 1,
     "target_period": 1,
@@ -432,10 +462,11 @@ SMALLEST = 1.2e-38
 IN_FLOAT32 = f"from {SMALLEST} to {LARGEST}, the range of float32"
 SHARES = ("lambda_", "gamma", "epsilon", "target_epsilon", "evaluation_epsilon")
 POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
-OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon")
+OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon", "annealing_steps")
 """Fields where None is a value. In other fields it is an open choice, which a plan must not have."""
 SWITCHES = ("anneal", "double")
 CHOICES = {
+    "runtime": ("synchronous", "asynchronous"),
     "exploration": EXPLORATIONS,
     "optimiser": ("adam", "rmsprop"),
     "target_policy": ("exploration", "greedy", "softmax"),
@@ -452,6 +483,10 @@ def _check(spec: TrainSpec) -> None:
     if spec.target_epsilon is not None and spec.target_policy not in (None, "exploration"):
         raise ValueError(
             f"`target_epsilon` must come with the target policy `exploration`; got `{spec.target_policy}`."
+        )
+    if spec.runtime == "asynchronous" and spec.optimiser == "adam":
+        raise ValueError(
+            "`optimiser` must be rmsprop with `runtime='asynchronous'`, which has Shared RMSprop only; got 'adam'."
         )
     for name, value in vars(spec).items():
         if value is None and (name in OPTIONAL or name in chosen):

@@ -207,7 +207,11 @@ class Synchronous:
         return found
 
     def restore(
-        self, arrays: Mapping[str, np.ndarray], *, stop: Callable[[], bool] = lambda: False
+        self,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        new_episodes: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Population | None:
         state = Population(from_arrays(self._template, arrays))
         rows = under("tick.", arrays)

@@ -1,7 +1,7 @@
 """The measurements of a run: one `TickRecord` per tick, the file `progress.jsonl`, and TensorBoard events.
 
-A record is the same in every repetition of a run, so it holds no times. `progress.jsonl` has one
-record per line; only the last line can be incomplete.
+A record holds no times, so it is the same in every repetition of a run that is a function of its
+spec. `progress.jsonl` has one record per line; only the last line can be incomplete.
 """
 
 import json
@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from offtrace.agent import disk
+from offtrace.agent import actor_records, disk
+from offtrace.agent.actor_records import ActorsRecord
 
 
 class TickRecord(NamedTuple):
@@ -54,6 +55,8 @@ class TickRecord(NamedTuple):
     """Mean return of evaluation episodes. None in ticks without an evaluation."""
     events: tuple[str, ...] = ()
     """Warnings, as sentences: "Q reached 1234, beyond any possible return of 100"."""
+    actors: ActorsRecord | None = None
+    """The actor-learners of the asynchronous runtime; None in other runtimes."""
 
 
 class Watcher:
@@ -96,6 +99,8 @@ def as_watcher(given: Any, *, several: bool) -> Watcher:
 
 COUNTS = ("tick", "num_steps", "num_updates", "num_episodes")
 LISTS = ("off_policy_by_age", "events")
+OWN_RECORDS = ("actors",)
+"""Fields that only some runs have. They are left out where they are None, and of the results files of sweeps."""
 NOT_FINITE = "not finite"
 """Marks the events of an agent that has diverged."""
 
@@ -126,7 +131,10 @@ def to_row(record: TickRecord) -> dict[str, Any]:
     """
     row: dict[str, Any] = {}
     for name, value in record._asdict().items():
-        if name in COUNTS:
+        if name in OWN_RECORDS:
+            if value is not None:
+                row[name] = actor_records.to_json(value)
+        elif name in COUNTS:
             row[name] = int(value)
         elif name == "events":
             row[name] = [str(event) for event in value]
@@ -147,6 +155,10 @@ def from_row(row: Mapping[str, Any]) -> TickRecord:
         raise ValueError(f"a row of progress must be an object; got {row!r}.")
     values: dict[str, Any] = {}
     for name in TickRecord._fields:
+        if name in OWN_RECORDS:
+            if row.get(name) is not None:
+                values[name] = actor_records.from_json(row[name])
+            continue
         if name not in row:
             raise ValueError(f"a row of progress must have `{name}`; got {', '.join(map(str, row))}.")
         value = row[name]
@@ -235,6 +247,14 @@ TAGS = {
 }
 """TensorBoard tags, each with its field of `TickRecord` and the text behind the chart's ⓘ."""
 
+ACTOR_TAGS = {
+    "actors/staleness": "Mean number of updates by others between the copy of the parameters and the update.",
+    "actors/lowest_epsilon": "The lowest ε of an actor.",
+    "actors/highest_epsilon": "The highest ε of an actor.",
+    "actors/switches": "Changes of all actors to another ε schedule so far.",
+}
+"""Tags of the asynchronous runtime."""
+
 BY_AGE = "trace/off_policy_by_age"
 SPEED = "speed/steps_per_second"
 
@@ -275,6 +295,14 @@ class TensorBoardWriter:
         for place, value in enumerate(shares):
             text = f"‖π − μ‖₁ of part {place + 1} of the memory, newest first."
             values[f"{BY_AGE}/{age(place, len(shares))}"] = (value, text)
+        if record.actors is not None:
+            own = (
+                record.actors.staleness,
+                min(record.actors.epsilon),
+                max(record.actors.epsilon),
+                sum(record.actors.num_switches),
+            )
+            values |= {tag: (value, text) for (tag, text), value in zip(ACTOR_TAGS.items(), own, strict=True)}
         values[SPEED] = (steps_per_second, "Environment steps of all actors per second.")
         scalars = [
             self._summaries.Summary.Value(

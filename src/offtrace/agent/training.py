@@ -16,14 +16,18 @@ from offtrace.agent.own_traces import check_saved
 from offtrace.agent.population import TickSummary
 from offtrace.agent.program import Probe
 from offtrace.agent.runs import Result, RunFolder
-from offtrace.agent.runtimes import Runtime, runtime_for
+from offtrace.agent.runtimes import HasActors, Runtime, runtime_for
 from offtrace.agent.settings import explain_missing_package
 from offtrace.agent.spec import Plan, TrainSpec, resolved
 from offtrace.agent.telemetry import NOT_FINITE, TickRecord, Watcher, as_watcher
+from offtrace.environments import on_host
 from offtrace.environments.own import check_saveable
 
 FINAL = 10**6
 """The number of the final evaluation; no tick has it."""
+MOST_SAVING = 20
+"""A checkpoint is followed by a pause of at least so many times its duration."""
+NEW_EPISODES = "resumed with new episodes and an empty memory: not the same run as without the stop"
 
 
 # -- ticks ---------------------------------------------------------------------------------------------------
@@ -41,6 +45,8 @@ class Loop:
         self.state = state
         self.number = len(num_steps)
         """Number of the next tick."""
+        self.event = ""
+        """An event for the records of the next tick."""
         fill = math.ceil(runtime.program.fill / runtime.program.rounds)
         steps = runtime.program.rounds * runtime.program.num_actors  # per iteration
         per_tick = max(1, round(runtime.specs[0].tick_steps / steps))
@@ -76,6 +82,9 @@ class Loop:
                 return None
             evaluations = found[0].mean(-1)
         records = _tick_records(runtime, self.state, number, summary, evaluations)
+        if self.event:
+            records = [record._replace(events=(*record.events, self.event)) for record in records]
+            self.event = ""
         runtime.end_tick(self.state)
         self.number += 1
         return records
@@ -102,6 +111,8 @@ def _tick_records(
             )
         if probe is not None:
             record = _with_probe(record, probe, i)
+        if isinstance(runtime, HasActors) and summary is not None:
+            record = record._replace(actors=runtime.actors_record(state))
         if evaluations is not None:
             record = record._replace(evaluation=float(evaluations[i]))
         records.append(record)
@@ -189,6 +200,7 @@ def train(
     output: str | Path | None = ...,
     *,
     resume: bool = ...,
+    new_episodes: bool = ...,
     allow_changes: bool = ...,
     checkpoint_seconds: float = ...,
     tensorboard: bool = ...,
@@ -203,6 +215,7 @@ def train(
     output: str | Path | None = ...,
     *,
     resume: bool = ...,
+    new_episodes: bool = ...,
     allow_changes: bool = ...,
     checkpoint_seconds: float = ...,
     tensorboard: bool = ...,
@@ -216,6 +229,7 @@ def train(
     output: str | Path | None = None,
     *,
     resume: bool = False,
+    new_episodes: bool = False,
     allow_changes: bool = False,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
@@ -226,7 +240,12 @@ def train(
 
     With `output` the run is kept in that folder. `resume=True` continues the run in the folder, to
     the last bit as if it had never stopped; a spec that differs from the saved one is an error
-    unless `allow_changes=True`. Checkpoints are at least `checkpoint_seconds` apart.
+    unless `allow_changes=True`. Checkpoints are at least `checkpoint_seconds` apart, and further
+    where they take longer than a twentieth of that.
+
+    Environments on the host cannot be saved, so a resume repeats their actions, which takes as long
+    as they took. With `new_episodes=True` it does not: they start new episodes, the memory is filled
+    again, and the run is not the same as without the stop. An event of the next tick says so.
 
     `watcher` is a `Watcher`, or a function that is called after every tick with its record; for a
     list of specs, with a list of records.
@@ -236,6 +255,9 @@ def train(
 
     A module in the name of an environment, `my_module:MyEnv`, is imported, and `watcher.on_message`
     gets a line about it. An environment without a name, such as a lambda, cannot have an `output`.
+
+    With `runtime="asynchronous"` and several actors, a run is not a function of its spec: a resumed
+    run goes on from its saved state, and a repeated one differs.
 
     An agent that diverges raises `FloatingPointError` if its spec was given alone. In a list it is
     an event of its run (`telemetry.divergence`), and the others continue.
@@ -247,6 +269,12 @@ def train(
         raise ValueError("`spec` must not be empty.")
     if output is None and resume:
         raise ValueError("`resume` must come with `output`, the folder of the run.")
+    can_restart = on_host(specs[0].env) and specs[0].runtime == "synchronous"
+    if new_episodes and not (resume and can_restart):
+        raise ValueError(
+            "`new_episodes` must come with `resume`, an environment on the host (Gymnasium's or Atari's) and the "
+            f"synchronous runtime; got resume={resume}, {specs[0].env!r} and {specs[0].runtime}."
+        )
     if output is not None:
         for one in specs:
             check_saved(one.trace)
@@ -256,7 +284,7 @@ def train(
         runtime = runtime_for(specs, observer.on_message)
     for note in runtime.notes:
         observer.on_message(note)
-    run = _Run(runtime, observer, stop, checkpoint_seconds, alone=not several)
+    run = _Run(runtime, observer, stop, checkpoint_seconds, alone=not several, new_episodes=new_episodes)
     try:
         if output is None:
             results = run.train()
@@ -292,6 +320,8 @@ class _Run:
     checkpoint_seconds: float
     alone: bool
     """True for a spec that was not given in a list: divergence is then an error."""
+    new_episodes: bool = False
+    """Resume without repeating the actions of environments on the host."""
     folder: RunFolder | None = None
 
     def train(self) -> list[Result]:
@@ -325,13 +355,19 @@ class _Run:
         """Restore the state of a resumed run; False if it was stopped before that was done."""
         if self.folder is None or self.folder.arrays is None:
             return True
-        loop.state = self.runtime.restore(self.folder.arrays, stop=self.stop)
+        if self.new_episodes:
+            loop.state = self.runtime.restore(self.folder.arrays, new_episodes=True, stop=self.stop)
+            loop.event = NEW_EPISODES
+            self.folder.saves_after = self.folder.loaded_number
+        else:
+            loop.state = self.runtime.restore(self.folder.arrays, stop=self.stop)
         self.folder.arrays = None
         return loop.state is not None
 
     def _run_ticks(self, loop: Loop, history: list[list[TickRecord]], hints: Hints) -> bool:
         """Run the remaining ticks; False if the run was stopped."""
         saved_at = time.monotonic()
+        pause = self.checkpoint_seconds
         while loop.number < loop.num_ticks:
             with _save_on_failure(loop, self.folder):
                 records = loop.tick(self.stop)
@@ -344,9 +380,12 @@ class _Run:
             if self.folder is not None:
                 if records is not None:
                     self.folder.write_tick(records)
-                if stopping or is_last or time.monotonic() - saved_at > self.checkpoint_seconds:
+                started = time.monotonic()
+                if stopping or is_last or started - saved_at > pause:
                     _save(loop, self.folder)
                     saved_at = time.monotonic()
+                    if self.checkpoint_seconds:  # 0 means after every tick
+                        pause = max(self.checkpoint_seconds, MOST_SAVING * (saved_at - started))
             if records is not None:
                 self.watcher.on_tick(records)
                 self._say(hints.after_tick(history))

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offtrace.agent.telemetry import TickRecord
-from offtrace.cli.display_lines import LABEL, Part, best, row, sparkline, weighted_mean
+from offtrace.cli.display_lines import LABEL, Part, best, row, schedule_counts, sparkline, weighted_mean
 from offtrace.cli.numbers import UNKNOWN, count, duration, fixed, number, percent, printable, rate
 
 RECENT = 10
@@ -214,6 +214,9 @@ class Display:
                 part += f" at step {count(self._evaluated_at)}"
             parts.append(part)
             self._is_evaluation_printed = True
+        actors = self._reports[-1].actors
+        if actors is not None and not math.isnan(actors.staleness):
+            parts.append(f"staleness {number(actors.staleness)}")
         if speed is not None:
             parts.append(rate(speed))
         if self._complete:
@@ -315,7 +318,25 @@ class Display:
             row("Traces", width, traces),
             row("Off-policy", width, [*distance, *by_age], [*distance, *ends]),
             row("Learner", width, learner),
+            *self._actor_lines(width),
         ]
+
+    def _actor_lines(self, width: int) -> list[Text]:
+        """Return the actor-learners of the asynchronous runtime in one line; other runs have none."""
+        actors = self._reports[-1].actors
+        if actors is None:
+            return []
+        lowest = fixed(min(actors.epsilon), 3)
+        highest = fixed(max(actors.epsilon), 3)
+        parts: list[Part] = [
+            ("staleness", number(actors.staleness, "nan")),
+            ("ε from", f"{lowest} to {highest}"),
+            ("updates each", f"{count(min(actors.num_updates))} to {count(max(actors.num_updates))}"),
+        ]
+        if actors.schedule:
+            parts.append(("switches", count(sum(actors.num_switches))))
+            parts.append(("schedules", schedule_counts(actors.schedule)))
+        return [row("Actors", width, parts)]
 
     def _cropped(self, line: Text, width: int) -> Text:
         line.no_wrap = True

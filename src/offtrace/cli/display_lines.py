@@ -46,6 +46,15 @@ def _joined(label: str, parts: Sequence[Part]) -> Text:
     return line
 
 
+def schedule_counts(schedules: Sequence[int]) -> str:
+    """Return how many actors follow each ε schedule, from the first to the last one in use.
+
+    >>> schedule_counts((0, 2, 2, 0, 2))
+    '2 + 0 + 3'
+    """
+    return " + ".join(str(schedules.count(number)) for number in range(max(schedules) + 1))
+
+
 def weighted_mean(reports: Iterable[TickRecord], field: str = "episode_return") -> tuple[float, int]:
     """Return the mean over all episodes that ended in these ticks, and the number of episodes."""
     total = 0.0

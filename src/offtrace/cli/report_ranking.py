@@ -23,6 +23,8 @@ def print_ranking(study: Any, stretch: Any, page: Path, console: Console) -> Non
     if len(found.entries) < 2:
         return
     caption = f"{scale_text(found)} {method_text(found)}"
+    if study.protocol:
+        caption = f"Protocol: {printable(study.protocol_text)}. {caption}"
     if len(found.entries) > MOST:
         caption = f"The best {MOST} of {len(found.entries)}; {page} has all. {caption}"
     table = new_table(f"{printable(study.comparison.name)}, best first: {SCORE_NAMES[stretch]}", caption)

@@ -19,6 +19,7 @@ from offtrace.cli.numbers import count
 from offtrace.cli.options import option
 from offtrace.cli.streams import Console, print_json, tell
 from offtrace.cli.train_list import print_environments
+from offtrace.environments import protocol
 
 RUNS = Path("runs")
 
@@ -39,6 +40,7 @@ def train(
     spec: Annotated[CommandSpec, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes],
     output: Annotated[Path | None, option("PATH", "runs/ENV-TRACE-SEED")] = None,
     resume: bool = False,
+    new_episodes: bool = False,
     allow_changes: bool = False,
     tensorboard: bool = False,
     quiet: bool = False,
@@ -61,6 +63,8 @@ def train(
     Args:
         output: Folder of the run.
         resume: Resume the run in the output folder.
+        new_episodes: With --resume, for Gymnasium and Atari: start new episodes instead of repeating all actions, as
+            that takes long after a long run. The result is then not the same as without the stop.
         allow_changes: Resume even if settings or package versions have changed since.
         tensorboard: Also write TensorBoard events.
         quiet: Print only warnings and the result.
@@ -72,13 +76,14 @@ def train(
         return
     if not spec.env:
         raise ValueError("name an environment: `offtrace train CartPole-v1`. `offtrace train --list` shows all.")
-    _train(TrainSpec(**vars(spec)), output, resume, allow_changes, tensorboard, quiet, json)
+    _train(TrainSpec(**vars(spec)), output, resume, new_episodes, allow_changes, tensorboard, quiet, json)
 
 
 def _train(
     spec: TrainSpec,
     output: Path | None,
     resume: bool,
+    new_episodes: bool,
     allow_changes: bool,
     tensorboard: bool,
     quiet: bool,
@@ -108,6 +113,7 @@ def _train(
             spec,
             folder,
             resume=resume,
+            new_episodes=new_episodes,
             allow_changes=allow_changes,
             tensorboard=tensorboard,
             watcher=watcher,
@@ -121,7 +127,7 @@ def _train(
         rows: dict[str, Any] = {}
         if result.finished:
             rows = {"mean_return": result.mean_return, "returns": result.returns}
-        print_json({**rows, "folder": str(folder)})
+        print_json({**rows, "protocol": protocol(result.spec.env, result.spec.options), "folder": str(folder)})
     if not result.finished:
         sys.exit(INTERRUPTED)
 

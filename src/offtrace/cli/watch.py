@@ -23,7 +23,7 @@ def watch(
     max_steps: int = 1_000,
     seed: int = 0,
     epsilon: float = 0.0,
-    fps: float = 30.0,
+    fps: Annotated[float | None, option("FLOAT", "30; for Atari 15, the speed of the games")] = None,
     allow_import: Annotated[tuple[str, ...], option("MODULE …", "none")] = (),
 ) -> None:
     """Show a trained agent at play: in this terminal, or as a GIF or an MP4.
@@ -31,6 +31,8 @@ def watch(
     Example: offtrace watch runs/CartPole-v1-retrace-0
 
     Example: offtrace watch runs/CartPole-v1-retrace-0 --output cartpole.gif
+
+    Example: offtrace watch runs/atari-pong-retrace-0 --output pong.mp4
 
     Example: offtrace watch results.sqlite --select trace=retrace seed=0
 
@@ -42,7 +44,7 @@ def watch(
         max_steps: Maximum steps per episode.
         seed: Random seed of the environment.
         epsilon: Probability of a random action.
-        fps: Frames per second.
+        fps: Frames per second; there is one per step.
         allow_import: Modules that may be imported, if the run names them (my_module:MyEnv). This runs their code.
     """
     from offtrace import watch as library
@@ -59,7 +61,7 @@ def watch(
         "max_steps": max_steps,
         "seed": seed,
         "epsilon": epsilon,
-        "fps": fps,
+        "fps": library.usual_fps(policy.env) if fps is None else fps,
     }
     if output is None:
         library.show(policy, console, **settings)

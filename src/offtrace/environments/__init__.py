@@ -20,6 +20,7 @@ from typing import Any
 
 from offtrace.environments.interface import Actor, Ended, Environment, Row, Space, Step
 from offtrace.environments.own import LocalName
+from offtrace.environments.protocols import protocol, protocol_text
 
 __all__ = [
     "ATARI",
@@ -36,6 +37,8 @@ __all__ = [
     "on_host",
     "own_gamma",
     "program_shape",
+    "protocol",
+    "protocol_text",
 ]
 
 SUITE = MappingProxyType(
@@ -215,9 +218,13 @@ def own_gamma(name: str, options: Mapping[str, Any]) -> float | None:
 def program_shape(name: str, options: Mapping[str, Any]) -> Any:
     """Return the key of a compiled program; environments with equal keys can share one.
 
+    All Atari games with the same number of actions do.
+
     >>> program_shape("mdp/grid_world", {}) == program_shape("mdp/grid_world", {"slip": 0.1})
     True
     """
+    if name in ATARI:
+        return "atari", with_options(name, options).num_actions
     if not name.startswith("mdp/"):
         return name, repr(dict(options))
     return with_options(name, options).shape

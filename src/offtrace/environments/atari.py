@@ -20,15 +20,16 @@ A lost life ends the task, but not the game (App. F):
 ale-py is under the GPL, so it is an extra: `pip install 'offtrace[atari]'`.
 """
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from offtrace.environments.checks import check_sticky, checked_whole
+from offtrace.environments.checks import check_flag, check_sticky, checked_whole
 from offtrace.environments.gymnasium import GymnasiumRows
-from offtrace.environments.interface import Actor, Array, Ended, Row
+from offtrace.environments.interface import Actor, Ended, Row, Space
 
 FRAME_SKIP = 4
 STACK = 4
@@ -47,6 +48,13 @@ class AtariFactory:
     depend on it. `timeout` is that of `GymnasiumRows`.
     """
 
+    stack: ClassVar[int] = STACK
+    """The pictures per observation."""
+    frame_bytes: ClassVar[int] = SIZE * SIZE
+    """The bytes of a picture in replay."""
+    alternates: ClassVar[bool] = True
+    """True: two groups of these environments in turn keep all cores busy, as the emulators have threads."""
+
     game: str
     sticky: float = 0.0
     life_loss: bool = True
@@ -58,6 +66,8 @@ class AtariFactory:
 
     def __post_init__(self) -> None:
         check_sticky(self.sticky)
+        check_flag("life_loss", self.life_loss)
+        check_flag("full_action_space", self.full_action_space)
         checked_whole("noop_max", self.noop_max, least=0)
         checked_whole("max_frames", self.max_frames)
         checked_whole("num_threads", self.num_threads, least=0)
@@ -71,27 +81,50 @@ class AtariFactory:
     def name(self) -> str:
         return self.id
 
-    def __call__(self, num_actors: int, seed: int) -> "AtariRows":
-        return AtariRows(self, num_actors, seed)
+    def __call__(self, num_actors: int, seed: int | np.ndarray, *, single_frames: bool = False) -> "AtariRows":
+        """Return rows. With `single_frames` an actor's observation is its newest picture, (84, 84), not the stack."""
+        return AtariRows(self, num_actors, seed, single_frames=single_frames)
+
+    @functools.cached_property
+    def num_actions(self) -> int:
+        """The number of actions of the game."""
+        emulator = started(dataclasses.replace(self, num_threads=1), 1, stack=1)
+        try:
+            return int(emulator.single_action_space.n)
+        finally:
+            emulator.close()
 
 
 class AtariRows(GymnasiumRows):
-    """Rows of `num_actors` copies of a game. Actor i is seeded with `seed` + i, and depends on nothing else."""
+    """Rows of `num_actors` copies of a game. Actor i is seeded with `seed` + i, and depends on nothing else.
+
+    `seed` may also be an array with one seed per actor. With `single_frames` an actor's observation
+    is its newest picture only, for a caller that stacks them itself.
+    """
 
     stack: ClassVar[int] = STACK
     """The pictures per observation; a row holds one of them."""
 
-    def __init__(self, game: AtariFactory, num_actors: int, seed: int) -> None:
+    def __init__(
+        self, game: AtariFactory, num_actors: int, seed: int | np.ndarray, *, single_frames: bool = False
+    ) -> None:
         num_actors = checked_whole("num_actors", num_actors)
-        if not isinstance(seed, int | np.integer) or not 0 <= seed <= 2**31 - num_actors:
+        seeds = np.asarray(seed)
+        if not seeds.ndim:
+            seeds = seeds + np.arange(num_actors)
+        if seeds.dtype.kind != "i" or seeds.min() < 0 or seeds.max() >= 2**31:
             raise ValueError(
                 f"`seed` must be a whole number of at least 0, with {num_actors} consecutive seeds "
                 f"under 2³¹; got {seed!r}."
             )
-        super().__init__(_started(game, num_actors), seed=int(seed), timeout=game.timeout)
+        super().__init__(
+            started(game, num_actors, stack=1 if single_frames else STACK), seed=seed, timeout=game.timeout
+        )
         self.name = game.name
         self._life_loss = game.life_loss
         self._lives = np.zeros(self.num_actors, np.int32)
+        self._single_frames = single_frames
+        self.observation = Space((STACK, SIZE, SIZE), self.observation.dtype)
 
     def begin(self) -> Actor:
         """Return all actors at the start of their first games. A second call starts the same games again."""
@@ -99,17 +132,26 @@ class AtariRows(GymnasiumRows):
         self._lives = self._vector.env.lives
         return actor
 
-    def advance(self, actions: Array) -> tuple[Actor, Row, Ended]:
+    def _reset_seed(self) -> Any:
+        return self.seed
+
+    def receive(self) -> tuple[Actor, Row, Ended]:
         """Return one row of every actor. The action is ignored where `actor.over`. Only whole games end."""
-        actor, row, ended = super().advance(actions)
+        actor, row, ended = super().receive()
         before = self._lives
         self._lives = self._vector.env.lives
         continues = row.continues
         if self._life_loss:
             # Some games show 0 lives shortly before they are over. That is one end, not two, so 0 is not counted.
             continues = continues & ~(row.mask & (self._lives < before) & (self._lives > 0))
-        newest = row.observation[:, -1].copy()
+        newest = row.observation
+        if not self._single_frames:
+            newest = newest[:, -1].copy()
         return actor, row._replace(observation=newest, continues=continues), ended
+
+    def _checked(self, observations: Any, fresh: np.ndarray, rewards: np.ndarray | None = None) -> np.ndarray:
+        """Return the pictures as they are: ALE makes new arrays in every step, and any byte is valid."""
+        return observations[:, -1] if self._single_frames else observations
 
 
 @functools.cache
@@ -135,14 +177,18 @@ def _emulators() -> Any:
             return answer
 
         def step(self, actions: np.ndarray) -> Any:
-            answer = super().step(actions)
+            self.send(actions)
+            return self.recv()
+
+        def recv(self) -> Any:
+            answer = super().recv()
             self.lives = np.array(answer[4]["lives"])
             return answer
 
     return Emulators
 
 
-def _started(game: AtariFactory, num_actors: int) -> Any:
+def started(game: AtariFactory, num_actors: int, *, stack: int = STACK) -> Any:
     """Start the emulators with `terminated` at the end of a game only; `advance` adds the lives.
 
     ale-py's `life_loss_info` hides that a game reaches its frame limit where it loses a life, and
@@ -158,7 +204,7 @@ def _started(game: AtariFactory, num_actors: int) -> Any:
         img_height=SIZE,
         img_width=SIZE,
         grayscale=True,
-        stack_num=STACK,
+        stack_num=stack,
         frameskip=FRAME_SKIP,
         maxpool=True,
         noop_max=game.noop_max,

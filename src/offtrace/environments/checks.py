@@ -22,6 +22,12 @@ def checked_whole(name: str, value: Any, *, least: int = 1, limited: bool = Fals
     return int(value)
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Raise unless a value is True or False. The text "false" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"`{name}` must be True or False; got {value!r}.")
+
+
 def check_sticky(value: Any) -> None:
     """Raise unless the probability of a repeated action is in [0, 1)."""
     if not 0 <= value < 1:

@@ -66,7 +66,8 @@ class GymnasiumRows:
     """Rows of `num_actors` copies of an environment, or of your own vector environment.
 
     `env` is a name, made with `options`, or a vector environment. A name is an id, `module:Name-v0`
-    or `module:MyEnv`; the last two import the module. Actor i is seeded with `seed` + i.
+    or `module:MyEnv`; the last two import the module. Actor i is seeded with `seed` + i; `seed` may
+    also be an array with one seed per actor.
     `vectorization` is `"sync"` (one after the other in this process) or `"async"` (each in its own
     process). `autoreset` is `"next_step"` or `"same_step"`; for a vector environment it defaults to
     the mode in its metadata. uint8 and bool observations keep their dtype; all others become
@@ -89,7 +90,7 @@ class GymnasiumRows:
         self,
         env: Any,
         num_actors: int | None = None,
-        seed: int = 0,
+        seed: int | np.ndarray = 0,
         *,
         vectorization: str = "sync",
         autoreset: str | None = None,
@@ -101,9 +102,12 @@ class GymnasiumRows:
             raise ValueError(f"`timeout` must be a positive number of seconds, or None; got {timeout!r}.")
         if autoreset not in (None, *MODES):
             raise ValueError(f"`autoreset` must be one of {', '.join(MODES)}; got {autoreset!r}.")
-        self.seed = checked_whole("seed", seed, least=0)
+        self.seed = seed
+        if not isinstance(seed, np.ndarray):
+            self.seed = checked_whole("seed", seed, least=0)
         self._num_steps = np.zeros(0, np.int64)
         self._actor: Actor | None = None
+        self._sent: np.ndarray | None = None
         if isinstance(env, str):
             self.name = f"gymnasium/{env}"
             copies = checked_whole("num_actors", num_actors)
@@ -140,7 +144,7 @@ class GymnasiumRows:
         none = np.zeros(self.num_actors, bool)
         self._num_steps = np.zeros(self.num_actors, np.int64)
         try:
-            observations, _ = self._vector.reset(seed=self.seed)
+            observations, _ = self._vector.reset(seed=self._reset_seed())
             observation = self._checked(observations, none)
         except Fault as fault:
             raise self._error(fault) from fault
@@ -155,16 +159,36 @@ class GymnasiumRows:
         )
         return self._actor
 
+    def _reset_seed(self) -> Any:
+        """Return the seed, or the seeds, in the form that the vector environment takes."""
+        return self.seed.tolist() if isinstance(self.seed, np.ndarray) else self.seed
+
     def advance(self, actions: Array) -> tuple[Actor, Row, Ended]:
         """Return one row of every actor. The action is ignored where `actor.over`."""
-        actor = self._actor
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Array) -> None:
+        """Start a step. ALE's threads work on it while the caller does something else."""
         actions = checked_actions(actions, self.num_actors, self.num_actions)
-        if actor is None:
-            raise RuntimeError("`begin` must be called before the first `advance`.")
+        if self._actor is None:
+            raise RuntimeError("`begin` must be called before the first step.")
+        self._sent = actions
+        try:
+            self._vector.send(actions + self.first_action)
+        except Fault as fault:
+            raise self._error(fault, actions) from fault
+
+    def receive(self) -> tuple[Actor, Row, Ended]:
+        """Return one row of every actor, from the step that `send` started."""
+        actor = self._actor
+        actions = self._sent
+        if actor is None or actions is None:
+            raise RuntimeError("`send` must be called before `receive`.")
         over = actor.over
         try:
             self._num_steps += ~over
-            observations, rewards, terminated, truncated, _ = self._vector.step(actions + self.first_action)
+            observations, rewards, terminated, truncated, _ = self._vector.receive()
             rewards = np.where(over, 0, rewards)
             ends = ~over & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
             observation = self._checked(observations, over if self._is_next_step else ends, rewards)
@@ -206,7 +230,7 @@ class GymnasiumRows:
             self._fault(None, "step", f"the observations have the shape {values.shape}")
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused below
             copy = values.astype(self.observation.dtype)
-        wrong = np.zeros(values.shape, bool)
+        wrong = np.zeros(0, bool)
         rule = ""
         if copy.dtype.kind == "f" and not np.isfinite(copy).all():
             wrong = ~np.isfinite(copy)
@@ -234,11 +258,11 @@ class GymnasiumRows:
         stepped = fault.call == "step" and actions is not None
         where = f"in its {fault.call}"
         if actor is None:
-            who = f"seeds from {self.seed}"
+            who = f"seeds from {self._seed_of(0)}"
             if stepped:
                 where = f"at step {self._num_steps.max()}, actions {actions.tolist()}"
         else:
-            who = f"actor {actor}, seed {self.seed + actor}"
+            who = f"actor {actor}, seed {self._seed_of(actor)}"
             if stepped:
                 where = f"at step {self._num_steps[actor]}, action {actions[actor]}"
             elif self._num_steps.size:
@@ -248,6 +272,11 @@ class GymnasiumRows:
         if fault.trace:
             error.add_note(fault.trace)
         return error
+
+    def _seed_of(self, actor: int) -> int:
+        if isinstance(self.seed, np.ndarray):
+            return int(self.seed[actor])
+        return self.seed + actor
 
 
 @contextmanager

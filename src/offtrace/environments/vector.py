@@ -23,7 +23,7 @@ class Fault(Exception):
 
 
 class Vector:
-    """`reset`, `step` and `close` of a vector environment, each in at most `timeout` seconds.
+    """`reset`, `send`, `receive` and `close` of a vector environment, each in at most `timeout` seconds.
 
     Workers are spawned, never forked: a fork copies the locks of JAX's threads, and may deadlock.
     """
@@ -32,6 +32,7 @@ class Vector:
         self._timeout = timeout
         self._watchdog = Watchdog()
         self._waiting: list[int] = []
+        self._sent: Any = None
         self._ours = callable(env)
         self.env: Any = None
         before = multiprocessing.active_children()
@@ -41,13 +42,21 @@ class Vector:
             kill([child for child in multiprocessing.active_children() if _is_worker(child) and child not in before])
             raise
 
-    def reset(self, *, seed: int) -> tuple[Any, dict]:
+    def reset(self, *, seed: Any) -> tuple[Any, dict]:
         observations, info = self._exchange("reset", seed=seed)
         self._raise_reported(info)
         return observations, info
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict]:
-        answer = self._exchange("step", actions)
+    def send(self, actions: Any) -> None:
+        """Start a step. ALE's threads work on it at once; other environments step in `receive`."""
+        self._sent = actions
+        if hasattr(self.env, "recv"):
+            self.env.send(actions)
+
+    def receive(self) -> tuple[Any, Any, Any, Any, dict]:
+        """Return the results of the step that `send` started."""
+        call = ("recv",) if hasattr(self.env, "recv") else ("step", self._sent)
+        answer = self._exchange(*call)
         self._raise_reported(answer[4])
         return answer
 
@@ -84,19 +93,19 @@ class Vector:
         except CallHung:
             actor = self._busy()
             self.abandon()
-            raise Fault(actor, call, f"no answer in {self._timeout} seconds", hung=True) from None
+            raise Fault(actor, _named(call), f"no answer in {self._timeout} seconds", hung=True) from None
         except WorkerLost as lost:
             self.abandon()
-            raise Fault(lost.args[0], call, lost.args[1]) from None
+            raise Fault(lost.args[0], _named(call), lost.args[1]) from None
         except (EOFError, ConnectionError) as error:
             self.abandon()
             hint = "a script that starts workers needs `if __name__ == '__main__':`"
-            raise Fault(None, call, f"a worker ended ({type(error).__name__}); {hint}") from error
+            raise Fault(None, _named(call), f"a worker ended ({type(error).__name__}); {hint}") from error
         except (Exception, SystemExit) as error:
             self.close()
             if call == "construction" and isinstance(error, Exception):
                 raise
-            raise Fault(None, call, f"{type(error).__name__}: {error}") from error
+            raise Fault(None, _named(call), f"{type(error).__name__}: {error}") from error
         except BaseException:  # Ctrl-C while a call is running
             self.abandon()
             raise
@@ -136,6 +145,11 @@ def _through_pipes(env: Any, waiting: list[int], call: str, *args: Any, **kwargs
         pipe.poll(None)
     waiting.clear()
     return getattr(env, f"{call}_wait")()
+
+
+def _named(call: str) -> str:
+    """Return the name of a call for people: `recv` is the second half of a step."""
+    return "step" if call == "recv" else call
 
 
 def _processes(env: Any) -> Sequence[Any]:

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from offtrace.agent.spec import TrainSpec
+from offtrace.agent.spec import ADDED, TrainSpec
 from offtrace.experiments.stored_runs import StoredRun
 from offtrace.experiments.trace_names import trace_key, trace_names
 from offtrace.scores import Key, is_baseline
@@ -74,7 +74,7 @@ def settings_of(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
     for group in by_trace.values():
         fields = _varied_fields([run.spec for run in group])
         for run in group:
-            found[run.fingerprint] = {field: run.spec.get(field) for field in fields}
+            found[run.fingerprint] = {field: run.spec.get(field, ADDED.get(field)) for field in fields}
     return found
 
 

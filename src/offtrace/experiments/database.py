@@ -6,6 +6,7 @@ One of an older version is migrated when it is opened for writing.
 
 import errno
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Generator
@@ -13,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 APPLICATION = 0x6F667472  # "oftr"
-VERSION = 2  # of the schema below
+VERSION = 3  # of the schema below
 
 TABLES = """
 -- What results were made with; one row per start of a sweep. "commit" is a keyword of SQL: quote it.
@@ -36,7 +37,8 @@ CREATE TABLE runs (
     provenance INTEGER NOT NULL REFERENCES provenance,    -- of the last claim
     registered_at TEXT NOT NULL, started_at TEXT, ended_at TEXT,
     results TEXT,                                  -- SHA-256 of its reports and returns, once it is done or diverged
-    checksum TEXT NOT NULL                         -- SHA-256 of the rest of this row, and of its provenance
+    checksum TEXT NOT NULL,                        -- SHA-256 of the rest of this row, and of its provenance
+    protocol TEXT                                  -- JSON: the rules of the game; NULL before version 3
 ) STRICT;
 
 -- The process that works on a run; it may have died.
@@ -77,19 +79,22 @@ WITH ends AS (SELECT run, max(num_steps) AS num_steps FROM reports GROUP BY run)
 SELECT runs.id AS run, env, trace, lambda, seed, status, ends.num_steps, sum(num_episodes) AS num_episodes,
     CASE status WHEN 'done' THEN sum(num_episodes * episode_return)
         / sum(num_episodes) FILTER (WHERE episode_return IS NOT NULL) END AS score,
-    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id AND status = 'done') AS evaluation
+    (SELECT avg(return) FROM evaluations WHERE evaluations.run = runs.id AND status = 'done') AS evaluation,
+    protocol
 FROM runs LEFT JOIN ends ON ends.run = runs.id
     LEFT JOIN reports ON reports.run = runs.id AND 10 * reports.num_steps > 9 * ends.num_steps
 WHERE status IN ('done', 'diverged') GROUP BY runs.id;
 
--- Every tick of every run, with the env, trace, lambda, seed and status of the run.
+-- Every tick of every run, with the env, trace, lambda, seed, status and protocol of the run.
 CREATE VIEW curves AS
-SELECT env, trace, lambda, seed, status, reports.* FROM runs JOIN reports ON reports.run = runs.id;
+SELECT env, trace, lambda, seed, status, protocol, reports.* FROM runs JOIN reports ON reports.run = runs.id;
 """
 
 SCHEMA = TABLES + VIEWS
 
 _RUNS = TABLES[TABLES.index("CREATE TABLE runs") : TABLES.index("-- The process that works on a run")]
+_RUNS_2 = re.sub(r",( .*)\n    protocol TEXT .*", r"\1", _RUNS)
+"""The table of version 2, without protocols."""
 _COLUMNS = "id, fingerprint, env, trace, lambda, seed, spec, status, failure, num_unfinished, provenance"
 MIGRATIONS: dict[int, str] = {
     # Adds checksums, and a status for diverged runs, which version 1 stored as done with an event that says so.
@@ -97,12 +102,14 @@ MIGRATIONS: dict[int, str] = {
 DROP VIEW final_scores;
 DROP VIEW curves;
 ALTER TABLE runs RENAME TO former;
-{_RUNS}
+{_RUNS_2}
 INSERT INTO runs SELECT {_COLUMNS}, registered_at, started_at, ended_at, NULL, '' FROM former;
 UPDATE runs SET status = 'diverged', failure = 'its loss, gradient or Q was not finite' WHERE status = 'done'
     AND id IN (SELECT run FROM reports WHERE events LIKE '%not finite%');
 DROP TABLE former;
 {VIEWS}""",
+    # Adds protocols. Those of older runs follow from their specs.
+    2: f"DROP VIEW final_scores;\nDROP VIEW curves;\nALTER TABLE runs ADD COLUMN protocol TEXT;\n{VIEWS}",
 }
 """Statements that migrate a version to the next one, each ending with a semicolon at the end of a line."""
 
@@ -132,11 +139,11 @@ class OldSchema(ValueError):
 class Database:
     """An open results file. It is created if missing, and rejected if it is not ours or has a newer schema.
 
-    `migrated` is called with the database, within the transaction, after a migration.
+    `migrated` is called with the database and its version before, within the transaction, after a migration.
     """
 
     def __init__(
-        self, path: Path, *, read_only: bool, timeout: float, migrated: Callable[["Database"], None]
+        self, path: Path, *, read_only: bool, timeout: float, migrated: Callable[["Database", int], None]
     ) -> None:
         self.path = path.absolute()
         self.name = repr(str(self.path))
@@ -280,7 +287,7 @@ class Database:
                 self.do(f"PRAGMA user_version = {VERSION}")
                 self._version()
                 if version:
-                    self._migrated(self)
+                    self._migrated(self, version)
         self.do("PRAGMA foreign_keys = ON")
 
     def _enable_wal(self, timeout: float) -> str:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from offtrace.agent.telemetry import COUNTS, LISTS, TickRecord, to_row
+from offtrace.agent.telemetry import COUNTS, LISTS, OWN_RECORDS, TickRecord, to_row
+from offtrace.environments import protocol
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
@@ -43,6 +44,16 @@ def run_row(spec: Mapping[str, Any]) -> tuple[Any, ...]:
     check_spec(spec)
     env, trace, lambda_, seed = (spec[name] for name in ("env", "trace", "lambda_", "seed"))
     return fingerprint(spec), text(env), text(trace), abs(float(lambda_)), seed, _json(dict(spec))
+
+
+def protocol_row(spec: Mapping[str, Any]) -> str:
+    """Return the protocol of a spec as JSON."""
+    return _json(protocol_of(spec))
+
+
+def protocol_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol that follows from a spec."""
+    return protocol(spec["env"], spec.get("options"))
 
 
 LARGEST_INTEGER = 2**63
@@ -94,6 +105,8 @@ def report_row(report: TickRecord) -> list[Any]:
     """Return a report as SQLite stores it: lists as JSON, and infinities, which JSON writes as text, as numbers."""
     encoded = []
     for name, value in to_row(report).items():
+        if name in OWN_RECORDS:
+            continue
         if name in LISTS:
             encoded.append(json.dumps(value, allow_nan=False))
         elif name in COUNTS or value is None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from offtrace.agent.spec import to_json
-from offtrace.agent.telemetry import LISTS, TickRecord
+from offtrace.agent.telemetry import LISTS, OWN_RECORDS, TickRecord
 from offtrace.experiments import reasons, store
 from offtrace.experiments.algorithms import RUN_FIELDS, settings_of, traces_of
 from offtrace.experiments.named_array import NamedArray
@@ -26,7 +26,7 @@ from offtrace.scores import Ranking, ranking
 from offtrace.scores.keys import Stretch
 
 SCORES: tuple[Stretch, ...] = ("final", "evaluation", "early", "area")
-MEASURES = tuple(name for name in TickRecord._fields if name not in (*LISTS, "tick", "num_steps"))
+MEASURES = tuple(name for name in TickRecord._fields if name not in (*LISTS, *OWN_RECORDS, "tick", "num_steps"))
 """Fields of a `TickRecord` that are numbers."""
 
 
@@ -104,12 +104,12 @@ class Results:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """One record per run: its place in the grid, its status and its scores."""
+        """One record per run: its place in the grid, its status, its scores and its protocol in words."""
         found = []
         for each, place in zip(self.runs, self._places, strict=True):
             values = scores(each) if each.status == "done" else {}
             shown = {name: math.nan if values.get(name) is None else values[name] for name in SCORES}
-            found.append({**place, "status": each.status, **shown})
+            found.append({**place, "status": each.status, **shown, "protocol": each.protocol_text})
         return found
 
     def frame(self) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offtrace.agent.consent import modules
+from offtrace.agent.memory import most_that_fit
 from offtrace.agent.settings import NUMBERS, WORLDS, has_common_trace
 from offtrace.agent.spec import Plan, from_json, to_json
 from offtrace.environments import on_host, program_shape
@@ -28,15 +29,16 @@ Members = Sequence[dict[str, Any]]
 """The members of a population: their specs as JSON."""
 
 
-def populations(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
-    """Group specs that can share a program, at most `most` at a time; environments on the host are on their own.
+def populations(specs: Sequence[Plan], most: int, *, on_accelerator: bool = False) -> list[list[Plan]]:
+    """Group specs that can share a program, at most `most` at a time, and no more than fit into its memory.
 
-    The populations of one group have sizes as equal as possible: those of equal size share a
-    compiled program.
+    On a CPU, environments on the host are on their own: processes train them faster. The
+    populations of one group have sizes as equal as possible: those of equal size share a compiled
+    program.
     """
     groups: dict[str, list[Plan]] = {}
     for spec in specs:
-        if on_host(spec.env):
+        if spec.runtime == "asynchronous" or (on_host(spec.env) and not on_accelerator):
             groups[repr(spec)] = [spec]
             continue
         shape = {name: value for name, value in vars(spec).items() if name not in (*NUMBERS, *WORLDS)}
@@ -45,7 +47,10 @@ def populations(specs: Sequence[Plan], most: int) -> list[list[Plan]]:
         groups.setdefault(repr((shape, world, own_trace)), []).append(spec)
     found = []
     for group in groups.values():
-        number = -(-len(group) // most)
+        limit = most
+        if on_accelerator and on_host(group[0].env):
+            limit = min(most, most_that_fit(group[0]))
+        number = -(-len(group) // limit)
         size = -(-len(group) // number)
         found += [group[i : i + size] for i in range(0, len(group), size)]
     return found
@@ -56,7 +61,10 @@ def new_populations(missing: Sequence[Plan], jobs: int, on_accelerator: bool) ->
     most = MAX_MEMBERS_ON_ACCELERATOR
     if not on_accelerator:
         most = max(1, min(MAX_MEMBERS, -(-len(missing) // max(1, jobs))))
-    longest_first = sorted(populations(missing, most), key=lambda members: -len(members) * members[0].num_steps)
+    longest_first = sorted(
+        populations(missing, most, on_accelerator=on_accelerator),
+        key=lambda members: -len(members) * members[0].num_steps,
+    )
     return [[to_json(spec) for spec in members] for members in longest_first]
 
 

@@ -3,7 +3,8 @@
 Runs of one game, algorithm and λ that differ only in the seed are a cell. Runs that also differ in
 another field, such as the target policy or the step size, are never mixed: they are algorithms of
 their own, named after it (see `offtrace.experiments.algorithms`). Other options of an environment
-are another environment, so they have a study of their own.
+are another environment, so they have a study of their own. So has each protocol of Atari and of
+MinAtar, also if no game was played under two of them.
 
 A run that diverged is compared as the worst of its game. To leave it out would favour the
 algorithm that fails.
@@ -18,11 +19,14 @@ from typing import Any
 import numpy as np
 
 from offtrace.agent.telemetry import TickRecord
+from offtrace.environments.protocols import SHARED_RULES
 from offtrace.experiments.algorithms import (
     RUN_FIELDS,
     algorithms_of,
     incomplete_targets,
+    setting_text,
 )
+from offtrace.experiments.encoding import fingerprint
 from offtrace.experiments.exact import anchors
 from offtrace.experiments.ladder import ladder_comparison
 from offtrace.experiments.store import OVER, StoredRun
@@ -43,6 +47,18 @@ class Study:
     """The algorithm of each run, by fingerprint."""
     ladder: Comparison | None = None
     """The comparison of the rungs from DQN to Retrace, if they were run."""
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The rules of all games, if they share them, as Atari and MinAtar games do; else empty."""
+        if not self.runs or _suite(self.runs[0].spec["env"]) not in SHARED_RULES:
+            return {}
+        return self.runs[0].protocol
+
+    @property
+    def protocol_text(self) -> str:
+        """`protocol` in words."""
+        return self.runs[0].protocol_text if self.protocol else ""
 
     @property
     def num_by_status(self) -> Mapping[str, int]:
@@ -66,25 +82,50 @@ class Study:
 
 
 def studies(runs: Sequence[StoredRun]) -> list[Study]:
-    """Return a study per suite, and per choice of options if one environment has several."""
+    """Return a study per suite and protocol, and per choice of options if one environment has several."""
+    runs = _distinct(runs)
     algorithms = algorithms_of(runs)
-    with_options = have_several_options(runs)
-    groups: dict[tuple[str, str], list[StoredRun]] = {}
+    by_suite: dict[str, list[StoredRun]] = {}
     for run in runs:
-        options = ""
-        if with_options:
-            options = f"options {run.spec.get('options', {})}"
-        groups.setdefault((_suite(run.spec["env"]), options), []).append(run)
-    ladders = {suite: _ladder([run for run in runs if _suite(run.spec["env"]) == suite]) for suite, _ in groups}
+        by_suite.setdefault(_suite(run.spec["env"]), []).append(run)
     found = []
-    for (suite, options), group in sorted(groups.items()):
-        name = _title(suite, group)
-        if options:
-            name += f", {options}"
-        comparison = _comparison(name, group, algorithms)
-        # A ladder may have runs of several studies. It is shown with the first study of its suite.
-        found.append(Study(comparison, tuple(group), algorithms, ladders.pop(suite, None)))
+    for suite, in_suite in sorted(by_suite.items()):
+        for addition, group in _by_protocol(suite, in_suite):
+            name = _title(suite, group) + addition
+            found.append(Study(_comparison(name, group, algorithms), tuple(group), algorithms, _ladder(name, group)))
     return found
+
+
+def _by_protocol(suite: str, runs: Sequence[StoredRun]) -> list[tuple[str, list[StoredRun]]]:
+    """Return the runs of a suite that may be in one table, each group with an addition to the name of the suite."""
+    if suite not in SHARED_RULES and not have_several_options(runs):
+        return [("", list(runs))]
+    groups: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        groups.setdefault(fingerprint(run.protocol), []).append(run)
+    if len(groups) == 1:
+        return [("", list(runs))]
+    protocols = {key: group[0].protocol for key, group in groups.items()}
+    names = {key: f", options {rules}" for key, rules in protocols.items()}
+    if suite in SHARED_RULES:
+        rules = dict.fromkeys([*SHARED_RULES[suite], *(rule for found in protocols.values() for rule in found)])
+        differing = [rule for rule in rules if len({setting_text(p.get(rule)) for p in protocols.values()}) > 1]
+        names = {
+            key: "".join(f", {rule} {setting_text(found.get(rule))}" for rule in differing)
+            for key, found in protocols.items()
+        }
+    return sorted(((names[key], group) for key, group in groups.items()), key=lambda pair: pair[0])
+
+
+def _distinct(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return the runs without those that repeat another one with other words for the same protocol."""
+    found: dict[str, StoredRun] = {}
+    for run in runs:
+        key = fingerprint({**run.spec, "options": run.protocol})
+        other = found.setdefault(key, run)
+        if other.status not in OVER and run.status in OVER:
+            found[key] = run
+    return list(found.values())
 
 
 TITLES = {"minatar": "MinAtar", "atari": "Atari", "pocket": "Pocket games"}
@@ -99,12 +140,12 @@ def _title(suite: str, runs: Sequence[StoredRun]) -> str:
     return "MDPs"
 
 
-def _ladder(runs: Sequence[StoredRun]) -> Comparison | None:
+def _ladder(name: str, runs: Sequence[StoredRun]) -> Comparison | None:
     over = [run for run in runs if run.status in OVER]
     if not over:
         return None
     anchors = _anchors(over)
-    return ladder_comparison(_title(_suite(over[0].spec["env"]), over), over, scored(over, anchors), anchors)
+    return ladder_comparison(name, over, scored(over, anchors), anchors)
 
 
 def _comparison(name: str, runs: Sequence[StoredRun], algorithms: Mapping[str, str]) -> Comparison:
@@ -308,10 +349,10 @@ def _game(env: str) -> str:
 
 
 def have_several_options(runs: Sequence[StoredRun]) -> bool:
-    """Return whether runs of one environment have different options: another environment with the same name."""
+    """Return whether runs of one environment have different protocols: another environment with the same name."""
     first: dict[str, Any] = {}
     for run in runs:
-        options = run.spec.get("options", {})
-        if first.setdefault(run.spec["env"], options) != options:
+        rules = run.protocol
+        if first.setdefault(run.spec["env"], rules) != rules:
             return True
     return False

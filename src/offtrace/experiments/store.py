@@ -36,7 +36,7 @@ from typing import Any, Self
 
 from offtrace.agent.telemetry import TickRecord
 from offtrace.experiments.database import Database, OldSchema
-from offtrace.experiments.encoding import fingerprint, report_row, run_row, text
+from offtrace.experiments.encoding import fingerprint, protocol_row, report_row, run_row, text
 from offtrace.experiments.stored_runs import (
     OVER,
     PROVENANCE,
@@ -152,18 +152,19 @@ class Store:
 
         `provenance` applies to the new runs, and from now on to the runs that this `Store` claims.
         """
-        rows = [run_row(spec) for spec in specs]
+        wanted = list(specs)
+        rows = [run_row(spec) for spec in wanted]
         with self._transaction():
             self._provenance = self._insert_provenance(provenance)
             insert = (
-                "INSERT INTO runs (fingerprint, env, trace, lambda, seed, spec, provenance, registered_at, checksum) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, '') ON CONFLICT (fingerprint) DO NOTHING"
+                "INSERT INTO runs (fingerprint, env, trace, lambda, seed, spec, provenance, registered_at, protocol, "
+                "checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '') ON CONFLICT (fingerprint) DO NOTHING"
             )
             ids = dict(self._do("SELECT fingerprint, id FROM runs"))
-            for row in rows:
+            for spec, row in zip(wanted, rows, strict=True):
                 key = row[0]
                 if key not in ids:
-                    ids[key] = self._do(insert, (*row, self._provenance, _now())).lastrowid
+                    ids[key] = self._do(insert, (*row, self._provenance, _now(), protocol_row(spec))).lastrowid
                     seal(self._database, [ids[key]])
             return [ids[row[0]] for row in rows]
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from offtrace.agent.telemetry import LISTS, TickRecord, from_row
+from offtrace.environments import protocol_text
 from offtrace.experiments.database import REMEDY, Damaged, Database
-from offtrace.experiments.encoding import run_row
+from offtrace.experiments.encoding import protocol_of, run_row
 
 PROVENANCE = ("version", "commit", "machine", "command", "python", "jax", "platform", "made_at")
 OVER = ("done", "diverged")
@@ -52,6 +53,20 @@ class StoredRun:
     provenance: dict[str, str | None]
     started_at: str | None
     ended_at: str | None
+    stored_protocol: dict[str, Any] | None = None
+    """None in a file that was made before protocols were stored."""
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The rules of the game (`offtrace.environments.protocol`); if not stored, they follow from the spec."""
+        if self.stored_protocol is None:
+            return protocol_of(self.spec)
+        return self.stored_protocol
+
+    @property
+    def protocol_text(self) -> str:
+        """`protocol` in words."""
+        return protocol_text(self.spec["env"], self.protocol)
 
     @property
     def checksum(self) -> str:
@@ -91,8 +106,10 @@ def seal_results(database: Database, run_id: int) -> None:
     seal(database, [run_id])
 
 
-def seal_all(database: Database) -> None:
-    """Write the checksums of a file that was made before there were checksums."""
+def seal_all(database: Database, version: int) -> None:
+    """Write the checksums of a file that was made before there were checksums, in version 2."""
+    if version > 1:
+        return
     for run_id, status in database.do("SELECT id, status FROM runs").fetchall():
         if status in OVER:
             seal_results(database, run_id)
@@ -102,7 +119,9 @@ def seal_all(database: Database) -> None:
 
 def row_checksum(row: Any, provenance: Any) -> str:
     """Return the SHA-256 of a row of `runs` and its provenance, both with columns by name."""
-    values = [row[name] for name in CHECKED_COLUMNS], [provenance[name] for name in PROVENANCE]
+    values: tuple[list[Any], ...] = [row[name] for name in CHECKED_COLUMNS], [provenance[name] for name in PROVENANCE]
+    if row["protocol"] is not None:  # as in files of version 2
+        values = (*values, [row["protocol"]])
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -143,6 +162,7 @@ def _read(database: Database, wanted: Mapping[str, Any]) -> list[tuple[Any, Stor
                 provenance=provenance[row["provenance"]],
                 started_at=row["started_at"],
                 ended_at=row["ended_at"],
+                stored_protocol=None if row["protocol"] is None else dict(json.loads(row["protocol"])),
             )
         found.append((row, run))
     return found

@@ -120,11 +120,10 @@ class Curves(NamedTuple):
 
 # -- steps ---------------------------------------------------------------------------------------
 #
-# These are inlined into `trajectory`. They take arrays, never the tuples above: Numba counts references to
-# every array of a tuple that is passed to a function, which doubles the time of a step.
+# These are inlined into `trajectory`. Each takes the arrays that it reads and writes, not the tuples above.
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def count_visit(first_visit, bounded, last_visit, visits_here, pair, k):
     """Whether this visit counts, and the pair's visits in trajectory k where they bound the step size, else 0."""
     if not (first_visit or bounded):
@@ -139,7 +138,7 @@ def count_visit(first_visit, bounded, last_visit, visits_here, pair, k):
     return True, visits_here[pair]
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def step_size(scale, power, visits, visits_here):
     """scale / visits^power, and at most 1/m for m visits in this trajectory; m = 0 means no bound."""
     alpha = scale
@@ -151,7 +150,7 @@ def step_size(scale, power, visits, visits_here):
 # -- the forward view ----------------------------------------------------------------------------
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def sum_ahead(gamma, kind, lambda_, delta, ratio, j, num_steps):
     """Δ_j = Σ_{t≥j} γ^{t−j} β_{j,t} δ_t of a trajectory-aware trace."""
     correction = delta[j]
@@ -171,7 +170,7 @@ def sum_ahead(gamma, kind, lambda_, delta, ratio, j, num_steps):
     return correction
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def learn_forward(
     gamma, kind, lambda_, pairs, delta, c, counts, visits, visits_here, scale, power, offset, flat, num_steps
 ):
@@ -203,7 +202,7 @@ def learn_forward(
 # -- the backward view ---------------------------------------------------------------------------
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def extend_pairs(decay, pairs, z, place, active, pair, counts):
     """z ← γ c z for every pair in the list, then z + 1 for the pair visited; returns the length of the list."""
     if decay == 0:
@@ -233,7 +232,7 @@ def extend_pairs(decay, pairs, z, place, active, pair, counts):
     return active
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def extend_visits(
     gamma, kind, lambda_, pairs, z, beta, reach, lambda_product, log_product, active, pair, ratio, counts
 ):
@@ -275,7 +274,7 @@ def extend_visits(
     return active
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def learn_totals(flat, alpha, total, visited, num_steps):
     """Q_{k+1}(x, a) = Q_k(x, a) + α_k Σ_t δ_t z_t(x, a) for the pairs visited; sets the sums back to 0."""
     for t in range(num_steps):
@@ -287,7 +286,7 @@ def learn_totals(flat, alpha, total, visited, num_steps):
 # -- one trajectory ------------------------------------------------------------------------------
 
 
-@jit()
+@jit(allocates=False)
 def trajectory(model, stored, which, target, behaviour, trace, settings, state, work, k):
     """Learn from trajectory k. Returns its length, its discounted return, and whether a TD error was not finite.
 
@@ -443,7 +442,7 @@ def trajectory(model, stored, which, target, behaviour, trace, settings, state, 
 # -- one run -------------------------------------------------------------------------------------
 
 
-@jit()
+@jit(allocates=False)
 def record(state, curves, point, num_steps, returns):
     """Write one point of the curves."""
     curves.num_steps[point] = num_steps
@@ -466,7 +465,7 @@ def record(state, curves, point, num_steps, returns):
     curves.rms_error[point] = np.sqrt(squares / weight)
 
 
-@jit()
+@jit(allocates=False)
 def run(model, stored, order, target, behaviour, trace, settings, state, work, curves, sums, k, stop, budget):
     """Run trajectories k … stop − 1, or until `budget` steps are made; returns the next k, or −1 − k if k diverged.
 

@@ -51,7 +51,7 @@ def compile_trace(trace: Trace, *, pi: np.ndarray | None, mu: np.ndarray | None)
     return CompiledTrace(GIVEN, 1.0, 0.0, c)
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def coefficient(kind, lambda_, parameter, given, pair, a, pi_a, mu_a, q, x, pi):
     """c(x, a) of a Markov trace; Watkins' traces read q[x], the others π(a|x) and, where they need it, μ(a|x)."""
     if kind == GIVEN:

@@ -41,7 +41,7 @@ class Policy(NamedTuple):
     table: np.ndarray
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def uniform(words):
     """xoshiro256++, as in `streams.py`."""
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
@@ -56,7 +56,7 @@ def uniform(words):
     return float64(word >> S11) * 2.0**-53
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def choice(words, cumulative, start, stop):
     """Draw an index from start … stop − 1 by its cumulative sums; a single one is not drawn."""
     if stop - start == 1:
@@ -77,7 +77,7 @@ def choice(words, cumulative, start, stop):
     return low
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def choose_action(words, mu):
     """Draw an action with these probabilities, as `Stream.action` does."""
     left = uniform(words)
@@ -91,7 +91,7 @@ def choose_action(words, mu):
     return last
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def best_action(q, x):
     """The first of the greedy actions."""
     best, highest = 0, q[x, 0]
@@ -101,7 +101,7 @@ def best_action(q, x):
     return best
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def num_best(q, x, best):
     """The number of greedy actions."""
     found = 0
@@ -110,7 +110,7 @@ def num_best(q, x, best):
     return found
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def fill_row(kind, parameter, table, q, x, best, out):
     """Write π_k(·|x) to `out`; a fixed policy does not read `best`."""
     num_actions = out.size
@@ -143,7 +143,7 @@ def fill_row(kind, parameter, table, q, x, best, out):
             out[b] = parameter * table[x, b] / others if b != best else 1 - parameter
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def act(kind, parameter, table, q, x, best, words, row):
     """Draw a ~ μ_k(·|x); returns a and μ_k(a|x).
 
@@ -167,7 +167,7 @@ def act(kind, parameter, table, q, x, best, words, row):
     return a, each + (1 - parameter) if a == best else each
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def expect(kind, parameter, table, q, x, best, row):
     """E_π Q(x, ·); writes π(·|x) to `row` where it is not known without computing all of it (softmax, mixture)."""
     total = 0.0
@@ -185,7 +185,7 @@ def expect(kind, parameter, table, q, x, best, row):
     return total
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def probability_of(a, kind, parameter, table, q, x, best, row):
     """π(a|x); `row` is what `expect` has written at x."""
     if kind == FIXED:
@@ -198,7 +198,7 @@ def probability_of(a, kind, parameter, table, q, x, best, row):
     return row[a]
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def transition(first, width, cumulative, ends, words, pair):
     """Draw a transition of the pair; returns its index, and whether it ends the episode."""
     if width > 0:
@@ -211,7 +211,7 @@ def transition(first, width, cumulative, ends, words, pair):
     return i, ended
 
 
-@jit()
+@jit(allocates=False)
 def sample(model, behaviour, q, words, row, k, max_steps, steps, mu_a, reward, terminated):
     """Write one trajectory: x, a and x' to `steps` (3, n), the rest to the other arrays; returns its length."""
     by_transition = model.reward.size == model.cumulative.size
@@ -235,7 +235,7 @@ def sample(model, behaviour, q, words, row, k, max_steps, steps, mu_a, reward, t
     return max_steps
 
 
-@jit()
+@jit(allocates=False)
 def cumulate(probability, first, out):
     """Write the cumulative sums of p within each row."""
     for row in range(first.size - 1):

@@ -108,8 +108,7 @@ def _document(
         ran=description_of(studies),
     )
     texts = {address: text for part in parts for address, text in part.files.items()}
-    names = [study.comparison.name for study in every]
-    for name, data in (("claims", claims_json(names, verdicts)), ("rankings", rankings_json(studies))):
+    for name, data in (("claims", claims_json(every, verdicts)), ("rankings", rankings_json(studies))):
         texts[f"data/{name}.json"] = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     return document, texts
 

@@ -175,13 +175,13 @@ def _verdict_cell(claim: Claim | None) -> Cell:
     return Cell(text, below=below, kind=KINDS[claim.verdict], title=claim.reason or claim.verdict)
 
 
-def claims_json(names: Sequence[str], claims: Sequence[Claims]) -> list[dict[str, Any]]:
+def claims_json(studies: Sequence[Study], claims: Sequence[Claims]) -> list[dict[str, Any]]:
     """Return the verdicts of all studies for a program to read."""
-    studies = []
-    for name, by_score in zip(names, claims, strict=True):
+    told = []
+    for study, by_score in zip(studies, claims, strict=True):
         entries = [_claim_json(claim, stretch) for stretch, of_score in by_score.items() for claim in of_score]
-        studies.append({"study": name, "claims": entries})
-    return studies
+        told.append({"study": study.comparison.name, "protocol": study.protocol, "claims": entries})
+    return told
 
 
 def _claim_json(claim: Claim, stretch: Stretch) -> dict[str, Any]:

@@ -247,7 +247,10 @@ DIFFERENCE_COLUMNS = (
 
 def rankings_json(studies: Sequence[Study]) -> list[dict[str, Any]]:
     """Return the rankings of all studies, by score, for a program to read."""
-    return [{"study": study.comparison.name, "rankings": study_rankings(study)} for study in studies]
+    return [
+        {"study": study.comparison.name, "protocol": study.protocol, "rankings": study_rankings(study)}
+        for study in studies
+    ]
 
 
 def study_rankings(study: Study) -> list[dict[str, Any]]:

@@ -133,6 +133,8 @@ def describe(study: Study) -> list[str]:
         if len(numbers) == 1:
             states = [f"all {words}" for words in numbers]
         lines.append(f"{counted(len(study.runs), 'run')}: {', '.join(states)}.")
+    if study.protocol:
+        notes.insert(0, f"Protocol: {study.protocol_text}. Scores under other protocols are in tables of their own.")
     return [" ".join(lines), *notes]
 
 

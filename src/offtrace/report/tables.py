@@ -161,7 +161,8 @@ def statistics_csv(rows: Sequence[Statistics]) -> str:
 
 def runs_csv(study: Study) -> str:
     """Return one row per run of any status; only those that are done have scores."""
-    header = ["game", "algorithm", "lambda", "seed", "status", "early", "final", "area", "evaluation", "file"]
+    header = ["game", "algorithm", "lambda", "seed", "status", "early", "final", "area", "evaluation"]
+    header += ["file", "protocol"]
     return csv_text([header, *(_run_row(run, study.algorithms[run.fingerprint]) for run in study.runs)])
 
 
@@ -186,6 +187,7 @@ def _run_row(run: StoredRun, algorithm: str) -> list[Any]:
         *(found.get(name) for name in ("early", "final", "area")),
         evaluation,
         run.file.name,
+        run.protocol_text,
     ]
 
 

@@ -65,7 +65,7 @@ FIRST_TRAJECTORY_AWARE = KIND_RECURSIVE_RETRACE
 """Kinds from this one on have a β instead of a c."""
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def factor(kind, parameter, pi_a, mu_a):
     """c / λ for the traces that read π(a|x) and μ(a|x) only; μ is read only by those whose formula has it."""
     if kind == KIND_ONE_STEP:
@@ -85,7 +85,7 @@ def factor(kind, parameter, pi_a, mu_a):
     return clipped  # Retrace
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def greedy_factor(kind, parameter, q, pi, x, a):
     """c / λ for Watkins' traces, from Q (X, A) and π(·|x) (A,)."""
     if kind == KIND_WATKINS:
@@ -100,7 +100,7 @@ def greedy_factor(kind, parameter, q, pi, x, a):
     return matched
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def next_beta(kind, lambda_, beta, ratio, lambda_product, log_product):
     """β_t from β_{t−1}, ρ_t, Π λ and log Π ρ; truncated IS alone reads the last one."""
     if kind == KIND_TRUNCATED_IS:
@@ -111,7 +111,7 @@ def next_beta(kind, lambda_, beta, ratio, lambda_product, log_product):
     return carried if carried < lambda_product else lambda_product  # RBIS
 
 
-@jit(forceinline=True)
+@jit(allocates=False, forceinline=True)
 def is_cut(kind, beta, lambda_product, log_product):
     """Whether β stays 0 from here on. The β of truncated IS may underflow to 0 and come back."""
     if kind == KIND_TRUNCATED_IS:

@@ -4,8 +4,8 @@
     show(policy, console, num_episodes=1, max_steps=500, seed=0, epsilon=0.0, fps=30)
 
 `episodes` plays and yields frames; `pictures` draws the states of environments that are pure
-functions, with `drawing`; Gymnasium environments render themselves. `gif` and `mp4` write the frames
-to a file, `screen` shows them in a terminal.
+functions, with `drawing`; Gymnasium environments render themselves, and Atari games show their
+screen. `gif` and `mp4` write the frames to a file, `screen` shows them in a terminal.
 """
 
 import os
@@ -21,7 +21,18 @@ from offtrace.watch.episodes import Frame, Player, play
 from offtrace.watch.gif import check_gif_fps, write_gif
 from offtrace.watch.mp4 import ffmpeg_path, write_mp4
 
-__all__ = ["Frame", "Player", "play", "record", "show"]
+__all__ = ["Frame", "Player", "play", "record", "show", "usual_fps"]
+
+
+def usual_fps(env: str) -> float:
+    """Return the frames per second at which an environment looks right.
+
+    A step of an Atari game has four of its 60 frames per second.
+
+    >>> usual_fps("atari/pong"), usual_fps("pocket/cartpole")
+    (15.0, 30.0)
+    """
+    return 15.0 if env.startswith("atari/") else 30.0
 
 
 def record(

@@ -3,7 +3,7 @@
     for frame in play(player, seed=0, max_steps=1000, num_episodes=2):
         frame.picture, frame.q, frame.action, frame.episode_return
 
-Pure environments are drawn by `pictures`; a Gymnasium environment renders itself.
+Pure environments are drawn by `pictures`; a Gymnasium environment renders itself, and an Atari game shows its screen.
 """
 
 import itertools
@@ -17,6 +17,9 @@ import numpy as np
 from offtrace.environments import make
 from offtrace.environments.checks import checked_whole
 from offtrace.watch.pictures import ACTIONS, cells, picture
+
+ATARI_PIXEL_WIDTH = 1.75
+"""A television showed the 160×210 pixels of a game as 4:3."""
 
 
 class Player(Protocol):
@@ -58,6 +61,8 @@ class Frame:
     """In the last frame `terminated`, `truncated`, or `stopped` (by `max_steps`), else empty."""
     action_names: Sequence[str] = ()
     """The names of the actions; empty if they have none."""
+    pixel_width: float = 1.0
+    """How wide a pixel of the picture is for its height."""
 
 
 def play(
@@ -108,6 +113,7 @@ def _frames(
                     q=q,
                     ended=ended,
                     action_names=stage.action_names,
+                    pixel_width=stage.pixel_width,
                 )
                 if action is None:
                     break
@@ -155,6 +161,8 @@ class _Stage(Protocol):
     num_actions: int
     action_names: Sequence[str]
     """Names of the actions; empty if they have none."""
+    pixel_width: float
+    """As in `Frame`."""
 
     def reset(self) -> _Moment: ...
 
@@ -168,11 +176,9 @@ class _Stage(Protocol):
 
 
 def _stage(player: Player, seed: int) -> _Stage:
-    if player.env.startswith("atari/"):
-        raise ValueError(
-            f"`env` must be an environment that can be watched, which Atari games cannot yet; got {player.env!r}."
-        )
     made = make(player.env, **player.options)
+    if player.env.startswith("atari/"):
+        return _Atari(made, seed)
     if player.env.startswith("gymnasium/"):
         return _Rendered(made.id, player.options, seed)
     return _Pure(made, seed)
@@ -180,6 +186,8 @@ def _stage(player: Player, seed: int) -> _Stage:
 
 class _Pure:
     """A pure environment in JAX."""
+
+    pixel_width = 1.0
 
     def __init__(self, env: Any, seed: int) -> None:
         import jax
@@ -214,8 +222,38 @@ class _Pure:
         pass
 
 
+class _Atari:
+    """An Atari game; a lost life does not end the episode."""
+
+    pixel_width = ATARI_PIXEL_WIDTH
+
+    def __init__(self, made: Any, seed: int) -> None:
+        from offtrace.environments.atari_screen import WatchedGame
+
+        self._game = WatchedGame(made, seed)
+        self.num_actions = self._game.num_actions
+        self.action_names: Sequence[str] = self._game.action_names
+
+    def reset(self) -> _Moment:
+        return _Moment(self._game.reset())
+
+    def step(self, action: int) -> _Moment:
+        return _Moment(*self._game.step(action))
+
+    def picture(self) -> np.ndarray:
+        return self._game.picture()
+
+    def cells(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._game.close()
+
+
 class _Rendered:
     """A Gymnasium environment with `render_mode="rgb_array"`."""
+
+    pixel_width = 1.0
 
     def __init__(self, id_: str, options: dict[str, Any], seed: int) -> None:
         from offtrace.environments.encoding import Encoded, encoded

@@ -23,7 +23,7 @@ from offtrace.watch.episodes import Frame
 def show(frames: Iterable[Frame], console: Console, fps: float, *, title: str = "") -> None:
     """Show frames in the terminal, as large as fits, until they end or Ctrl-C is pressed.
 
-    Grid environments are shown cell by cell; other pictures are averaged down.
+    Grid environments are shown cell by cell; other pictures are reduced to what fits, Atari games as 4:3.
     """
     check_fps(fps)
     live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
@@ -134,12 +134,24 @@ def _pixels(frame: Frame, width: int, rows: int) -> np.ndarray:
         if factor > 0:
             return _even(frame.cells.repeat(factor, 0).repeat(factor, 1))
     picture_height, picture_width = frame.picture.shape[:2]
-    scale = min(1.0, width / picture_width, 2 * rows / picture_height)
-    if scale < 1:
-        Image = pillow()
-        size = max(1, int(picture_width * scale)), max(1, int(picture_height * scale))
-        return _even(np.asarray(Image.fromarray(frame.picture).resize(size, Image.Resampling.BOX)))
-    return _even(frame.picture)
+    shown_width = picture_width * frame.pixel_width
+    scale = min(1.0, width / shown_width, 2 * rows / picture_height)
+    size = max(1, int(shown_width * scale)), max(1, int(picture_height * scale))
+    if size == (picture_width, picture_height):
+        return _even(frame.picture)
+    return _even(_resized(frame.picture, size))
+
+
+def _resized(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return the picture at `size`, width and height, with the mean light of each area.
+
+    The values of pixels are about the square root of their light. Averages of the values would make small bright
+    things, such as a ball, too dark to see.
+    """
+    Image = pillow()
+    light = np.square(picture, dtype=np.float32)
+    channels = [Image.fromarray(light[..., channel]).resize(size, Image.Resampling.BOX) for channel in range(3)]
+    return np.rint(np.sqrt(np.stack([np.asarray(channel) for channel in channels], -1))).astype(np.uint8)
 
 
 def _even(pixels: np.ndarray) -> np.ndarray:
