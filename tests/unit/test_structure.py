@@ -11,7 +11,7 @@ from loops import each
 
 import offtrace
 
-SOURCE = Path(offtrace.__file__).parent
+SOURCE = Path(__file__).parents[2] / "src" / "offtrace"  # an installed package also has the benchmarks
 FILES = sorted(SOURCE.rglob("*.py"))
 
 MAY_IMPORT = {

@@ -3,6 +3,7 @@
 The array library is that of the input; its backend is loaded on first use.
 """
 
+import concurrent.futures.thread  # noqa: F401  (SciPy 1.18 imports it, which fails once the main thread has ended)
 import importlib
 from collections.abc import Sequence
 from types import ModuleType
