@@ -11,16 +11,11 @@ from loops import each
 
 import offtrace as ot
 from offtrace.agent import spec as module
+from offtrace.agent.field_rules import CHOICES, OPTIONAL, POSITIVE, SHARES, SWITCHES, WHOLE
 from offtrace.agent.spec import (
     ADDED,
-    CHOICES,
     DEFAULTS,
-    OPTIONAL,
     PAPER,
-    POSITIVE,
-    SHARES,
-    SWITCHES,
-    WHOLE,
     Plan,
     TrainSpec,
     differences,

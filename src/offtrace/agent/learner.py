@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from offtrace import policies
-from offtrace.agent.spec import CHOICES
+from offtrace.agent.field_rules import CHOICES
 from offtrace.arrays import take_action
 from offtrace.returns import targets
 from offtrace.traces import TRACES, FunctionTrace, Trace, TrajectoryAware

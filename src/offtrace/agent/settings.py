@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offtrace.agent.defaults import DEFAULT_TICK
 from offtrace.agent.learner import MARKOV, Batch, Hyper, LearnerSpec, TraceByIndex, batch_targets
 from offtrace.agent.own_traces import made
 from offtrace.agent.program import Program, ProgramSpec, Settings
 from offtrace.agent.runs import TICK
 from offtrace.agent.schedules import SwitchingEpsilon
-from offtrace.agent.spec import DEFAULT_TICK, Plan, differences
+from offtrace.agent.spec import Plan, differences
 from offtrace.environments import on_host, program_shape
 from offtrace.traces import TRACES, Trace
 

@@ -6,7 +6,6 @@ RMSprop, the presets of DQN, and the environment's own γ.
 """
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +14,12 @@ from typing import Annotated, Any
 
 import tyro
 
+from offtrace.agent.defaults import ASYNCHRONOUS, DEFAULT_LAMBDA, DEFAULT_TICK, DEFAULTS, PAPER, TUNED
+from offtrace.agent.field_rules import OPTIONAL, broken_rule
 from offtrace.agent.own_traces import check_saved, described, stored
 from offtrace.environments import full_name, own_gamma
 from offtrace.environments.own import check_saveable, name_of
 from offtrace.traces import TRACES
-
-EXPLORATIONS = ("linear", "switching")
 
 
 def _chosen(metavar: str) -> Any:
@@ -217,99 +216,7 @@ class Plan(TrainSpec):
     tick_steps: int
 
 
-# -- defaults ------------------------------------------------------------------------------------------------
-
-DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "num_steps": 200_000,
-        "window": 16,
-        "num_windows": 4,
-        "replay_size": 100_000,
-        "fill": 1_000,
-        "gamma": 0.99,
-        "step_size": 5e-4,
-        "optimiser": "adam",
-        "regularisation": 1e-8,
-        "exploration": "linear",
-        "epsilon": 0.05,
-        "random_action_steps": 1,
-        "target_policy": "exploration",
-        "double": True,
-        "target_period": 250,
-        "hidden_sizes": (64, 64),
-        "observation_scale": (),
-    }
-)
-
-DEFAULT_LAMBDA = 1.0
-
-DEFAULT_TICK = 20_000
-"""The largest default of `tick_steps`."""
-
-MOUNTAIN_CAR: Mapping[str, Any] = MappingProxyType(
-    {
-        "num_steps": 400_000,
-        "window": 32,
-        "step_size": 1e-3,
-        "observation_scale": (1.0, 14.0),  # positions are in [−1.2, 0.6], speeds in [−0.07, 0.07]
-        "epsilon": 0.1,
-        "epsilon_steps": 200_000,  # a random episode reaches the flag once in fifty
-        "random_action_steps": 200,  # a random action of one step never reaches the flag
-        "target_period": 100,
-    }
-)
-
-TUNED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "minatar/": {
-            "num_steps": 2_000_000,
-            "fill": 5_000,
-            "epsilon": 0.1,
-            "epsilon_steps": 100_000,
-            "step_size": 2.5e-4,
-        },
-        "minatar/breakout": {"step_size": 1e-3},
-        "atari/": {
-            "num_steps": 50_000_000,  # 200 million frames
-            "replay_size": 1_000_000,  # App. F: 62,500 per actor
-            "fill": 50_000,
-            "epsilon": 0.1,
-            "epsilon_steps": 1_000_000,  # App. F: 250,000 frames per actor
-            "target_period": 2_500,  # 40,000 frames
-            "step_size": 6.25e-5,  # this and the next are for Adam (Hessel et al. 2018); RMSprop uses `PAPER`
-            "regularisation": 1.5e-4,
-            "reward_clamp": 1.0,
-        },
-        "CartPole-v1": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
-        "pocket/cartpole": {"num_steps": 150_000, "step_size": 1e-3, "replay_size": 150_000},
-        "MountainCar-v0": MOUNTAIN_CAR,
-        "pocket/mountain_car": MOUNTAIN_CAR,
-        "LunarLander-v3": {
-            "num_steps": 500_000,
-            "step_size": 1e-3,
-            "epsilon": 0.1,
-            "hidden_sizes": (128, 128),
-            "options": {"check_bounds": False},  # its observations leave the bounds that it declares
-        },
-    }
-)
-"""Defaults by the beginning of the environment's name, without `gymnasium/`."""
-
-PAPER: Mapping[str, Mapping[str, float]] = MappingProxyType(
-    {
-        "multi-step": {"step_size": 0.0000912, "regularisation": 0.0000368},
-        "dqn": {"step_size": 0.0000439, "regularisation": 0.001},
-    }
-)
-"""The values of App. F, for RMSprop."""
-
-ASYNCHRONOUS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "": {"optimiser": "rmsprop", "exploration": "switching"},
-        "atari/": {"annealing_steps": 75_000_000},  # 3·10⁸ frames
-    }
-)
-"""Defaults of the asynchronous runtime, those of App. F, by the beginning of the environment's name."""
+# -- resolving -----------------------------------------------------------------------------------------------
 
 
 def resolved(spec: TrainSpec, tell: Callable[[str], None] = lambda _: None) -> Plan:
@@ -433,47 +340,6 @@ def differences(one: TrainSpec, other: TrainSpec) -> dict[str, tuple[Any, Any]]:
 
 # -- input checks --------------------------------------------------------------------------------------------
 
-WHOLE = {
-    "seed": 0,
-    "num_steps": 1,
-    "num_actors": 1,
-    "window": 1,
-    "num_windows": 1,
-    "steps_per_update": 1,
-    "replay_size": 1,
-    "fill": 1,
-    "annealing_steps": 1,
-    "epsilon_steps": 1,
-    "random_action_steps": 1,
-    "target_period": 1,
-    "tick_steps": 1,
-    "evaluation_ticks": 0,
-    "evaluation_episodes": 1,
-    "evaluation_steps": 1,
-}
-"""Whole numbers, each with its smallest value."""
-MOST = 2**31 - 1
-"""The largest whole number: counts have 32 bits."""
-MOST_RANDOM_STEPS = 10_000
-"""The largest `random_action_steps`: their probabilities are a table in the program."""
-LARGEST = 3.4e38
-SMALLEST = 1.2e-38
-"""The range of positive numbers in float32."""
-IN_FLOAT32 = f"from {SMALLEST} to {LARGEST}, the range of float32"
-SHARES = ("lambda_", "gamma", "epsilon", "target_epsilon", "evaluation_epsilon")
-POSITIVE = ("step_size", "regularisation", "beta", "clamp", "max_gradient", "reward_clamp")
-OPTIONAL = ("clamp", "max_gradient", "reward_clamp", "target_epsilon", "annealing_steps")
-"""Fields where None is a value. In other fields it is an open choice, which a plan must not have."""
-SWITCHES = ("anneal", "double")
-CHOICES = {
-    "runtime": ("synchronous", "asynchronous"),
-    "exploration": EXPLORATIONS,
-    "optimiser": ("adam", "rmsprop"),
-    "target_policy": ("exploration", "greedy", "softmax"),
-    "network": ("auto", "mlp", "minatar", "dqn"),
-    "precision": ("float32", "bfloat16"),
-}
-
 
 def _check(spec: TrainSpec) -> None:
     """Check every field on its own; `settings` checks what must fit together."""
@@ -491,58 +357,6 @@ def _check(spec: TrainSpec) -> None:
     for name, value in vars(spec).items():
         if value is None and (name in OPTIONAL or name in chosen):
             continue
-        rule = _broken_rule(name, value)
+        rule = broken_rule(name, value)
         if rule:
             raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
-
-
-def _broken_rule(name: str, value: Any) -> str:
-    """Return the rule that a value breaks, or ""."""
-    if name in CHOICES and value not in CHOICES[name]:
-        rule = f"one of {', '.join(CHOICES[name])}"
-        close = difflib.get_close_matches(str(value), CHOICES[name], n=1)
-        if close:
-            rule += f" (did you mean {close[0]}?)"
-        return rule
-    if name in WHOLE and not _is_whole(value, WHOLE[name]):
-        return f"a whole number of at least {WHOLE[name]} and under 2³¹"
-    if name == "random_action_steps" and value > MOST_RANDOM_STEPS:
-        return f"at most {MOST_RANDOM_STEPS:,}"
-    if name in SHARES and not (_is_number(value) and 0 <= value <= 1):
-        return "in [0, 1]"
-    if name in POSITIVE and not _is_positive(value):
-        return f"a finite number above 0, {IN_FLOAT32}"
-    if name == "hidden_sizes" and not (value and _all(value, lambda size: _is_whole(size, 1))):
-        return "whole numbers of at least 1 and under 2³¹"
-    if name == "observation_scale" and not _all(value, _is_positive):
-        return f"finite numbers above 0, one for each entry of an observation, {IN_FLOAT32}"
-    if name in SWITCHES and not isinstance(value, bool):
-        return "True or False"
-    if name in ("trace_source", "trace_title") and not isinstance(value, str):
-        return "a text"
-    if name in ("options", "trace_options") and not (isinstance(value, dict) and all(map(_is_option, value.items()))):
-        return "a dict from names to numbers, strings or booleans"
-    if name == "options" and "allow_import" in value:
-        return "without `allow_import`, as a module that you name is imported"
-    return ""
-
-
-def _is_option(option: tuple[Any, Any]) -> bool:
-    name, value = option
-    return isinstance(name, str) and isinstance(value, bool | int | float | str) and value == value
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and SMALLEST <= value <= LARGEST
-
-
-def _all(values: Any, rule: Callable[[Any], bool]) -> bool:
-    return isinstance(values, tuple) and all(map(rule, values))
