@@ -193,24 +193,28 @@ class Host:
         if learns:
             total = self.program.updates
             num_updates = total * (index + 1) // self._num_groups - total * index // self._num_groups
+        stores = index == self._num_groups - 1 and bool(state.groups[0].rows)
+        if index == self._num_groups - 1 and not stores:
+            return
+        # In one program with the updates, XLA's CPU compiler copies the whole memory.
+        is_apart = jax.default_backend() == "cpu"
         updates = None
-        if index < self._num_groups - 1:
-            if num_updates:
-                state.rest, updates = self._programs.learn(
-                    rest=state.rest, memory=state.memory, settings=self._settings, num_updates=num_updates
-                )
-        elif state.groups[0].rows:
+        if stores:
             rows = [group.rows[: self.program.rounds] for group in state.groups]
             state.rest, state.memory, updates = self._programs.store(
                 rest=state.rest,
                 memory=state.memory,
                 settings=self._settings,
                 rows=rows,
-                num_updates=num_updates,
+                num_updates=0 if is_apart else num_updates,
                 counts=counts,
             )
             for group in state.groups:
                 del group.rows[: self.program.rounds]
+        if num_updates and (is_apart or not stores):
+            state.rest, updates = self._programs.learn(
+                rest=state.rest, memory=state.memory, settings=self._settings, num_updates=num_updates
+            )
         if updates is not None:
             state.tick.updates.append(updates)
 

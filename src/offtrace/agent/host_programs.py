@@ -105,7 +105,7 @@ class HostPrograms:
             chosen = program.choose(self._prog, member, settings, observations, first, first_actor=first_actor)
             return chosen, stacks
 
-        return population.for_each(one)((params, key, following, repeats, settings, stacks, frames, first))
+        return population.for_one_or_each(one)((params, key, following, repeats, settings, stacks, frames, first))
 
     def _learn(
         self, rest: Member, memory: replay.ReplayState, settings: Settings, *, num_updates: int
@@ -113,7 +113,7 @@ class HostPrograms:
         """Run some updates; `rest` is the members without their memories, which stay as they are."""
         members = rest._replace(replay=memory)
         learn = functools.partial(program.learn, self._prog, num_updates=num_updates)
-        members, updates = population.map_members(learn, members, settings)
+        members, updates = population.map_members(learn, members, settings, each=population.for_one_or_each)
         return population.shared_clocks(members)._replace(replay=None), updates
 
     def _store(
@@ -141,7 +141,9 @@ class HostPrograms:
                 return after, None
             return program.learn(self._prog, after, settings, num_updates)
 
-        members, updates = population.map_members(one, rest._replace(replay=memory), settings, chunk)
+        members, updates = population.map_members(
+            one, rest._replace(replay=memory), settings, chunk, each=population.for_one_or_each
+        )
         members = population.shared_clocks(members)
         return members._replace(replay=None), members.replay, updates
 
@@ -153,4 +155,4 @@ class HostPrograms:
             observations, stacks = self._observations(stacks, frames, first)
             return self._prog.network(params, observations).argmax(-1), stacks
 
-        return population.for_each(one)((params, stacks, frames, first))
+        return population.for_one_or_each(one)((params, stacks, frames, first))

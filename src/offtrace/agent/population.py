@@ -213,8 +213,8 @@ def play_until(
 # -- the axis of members -------------------------------------------------------------------------------------
 
 
-def map_members(function: Callable[..., Any], members: Member, *others: Any) -> Any:
-    """Apply `function` to every member and its part of `others`.
+def map_members(function: Callable[..., Any], members: Member, *others: Any, each: Any = None) -> Any:
+    """Apply `function` to every member and its part of `others`, by `each`, which is `for_each` if not given.
 
     The clocks go in without an axis of members, so that a write to the memory stays a plain copy.
     """
@@ -223,7 +223,7 @@ def map_members(function: Callable[..., Any], members: Member, *others: Any) -> 
     def one(given: tuple[Any, ...]) -> Any:
         return function(eqx.combine(given[0], shared), *given[1:])
 
-    return for_each(one)((own, *others))
+    return (each or for_each)(one)((own, *others))
 
 
 def for_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -235,6 +235,21 @@ def for_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if jax.default_backend() == "cpu":
         return functools.partial(jax.lax.map, function)
     return jax.vmap(function)
+
+
+def for_one_or_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Do the same as `for_each`, but without a loop for a single member.
+
+    A loop on a CPU copies its inputs and outputs. Memories of pictures are too large for that.
+    """
+
+    def call(given: Any) -> Any:
+        if jax.tree.leaves(given)[0].shape[0] > 1:
+            return for_each(function)(given)
+        found = function(jax.tree.map(lambda leaf: leaf[0], given))
+        return jax.tree.map(lambda leaf: leaf[None], found)
+
+    return call
 
 
 def clocks(members: Member) -> Any:
