@@ -238,13 +238,13 @@ def for_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def for_one_or_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Do the same as `for_each`, but without a loop for a single member.
+    """Do the same as `for_each`, but on a CPU without a loop for a single member.
 
-    A loop on a CPU copies its inputs and outputs. Memories of pictures are too large for that.
+    A loop there copies its inputs and outputs. Memories of pictures are too large for that.
     """
 
     def call(given: Any) -> Any:
-        if jax.tree.leaves(given)[0].shape[0] > 1:
+        if jax.default_backend() != "cpu" or jax.tree.leaves(given)[0].shape[0] > 1:
             return for_each(function)(given)
         found = function(jax.tree.map(lambda leaf: leaf[0], given))
         return jax.tree.map(lambda leaf: leaf[None], found)
