@@ -85,7 +85,7 @@ class PartialTick:
 
 @dataclass
 class HostState:
-    """The members on the device, without their memories; the memories; and the groups of environments."""
+    """The members on the device, without their memory; the memory of all; and the groups of environments."""
 
     rest: Member
     memory: ReplayState
@@ -93,10 +93,6 @@ class HostState:
     tick: PartialTick
     num_restarts: int = 0
     """How often the environments were begun anew, by a resume that did not repeat the actions."""
-
-    @property
-    def members(self) -> Member:
-        return self.rest._replace(replay=self.memory)
 
     def receive_all(self) -> None:
         """Wait until no environment is stepping."""

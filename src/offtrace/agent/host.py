@@ -43,7 +43,6 @@ class Host:
         self.max_return = None
         self._makers = makers
         self._open: list[Fleet] = []
-        self._stack = getattr(makers[0], "stack", 1)
         self._num_groups = 1
         if getattr(makers[0], "alternates", False) and self.program.num_actors % 2 == 0:
             self._num_groups = 2
@@ -57,7 +56,7 @@ class Host:
         self.notes: tuple[str, ...] = getattr(rows, "notes", ())
         try:
             self._prog = make_program(rows, self.program)
-            self._programs = HostPrograms(self._prog, stack=self._stack)
+            self._programs = HostPrograms(self._prog, stack=getattr(makers[0], "stack", 1))
             self._check(rows)
         except ValueError:
             self.close()
@@ -72,8 +71,7 @@ class Host:
         memory.check_fits(self.template, num_batch_entries(self._prog, self.spec), self.specs)
 
     def start(self) -> HostState:
-        members = jax.jit(self._init)()
-        return self._state(members, self._fleets)
+        return self._state(jax.jit(self._init)(), self._fleets)
 
     def _state(self, members: Member, fleets: Sequence[Fleet], num_restarts: int = 0) -> HostState:
         """Return a state whose environments are at the start of their first episodes."""
@@ -85,7 +83,9 @@ class Host:
         return HostState(members._replace(replay=None), members.replay, groups, tick, num_restarts)
 
     def _init(self) -> Member:
-        return population.init(self._prog, self._settings, self._keys, stack=self._stack)
+        """Return untrained members; their memory has no axis of members."""
+        members = population.init(self._prog, self._settings, self._keys, has_memory=False)
+        return members._replace(replay=self._programs.empty_memory(len(self.specs)))
 
     @functools.cached_property
     def template(self) -> Member:
@@ -170,7 +170,9 @@ class Host:
     def _choose(self, state: HostState, group: Group) -> None:
         """Choose the next actions of a group."""
         rest = state.rest
-        frames = jnp.asarray(group.actor.observation)
+        frames = group.actor.observation
+        if jax.default_backend() != "cpu":
+            frames = jnp.asarray(frames)  # once, for the choice and for the memory
         chosen, group.stacks = self._programs.choose(
             rest.learner.params,
             rest.key,
@@ -196,8 +198,6 @@ class Host:
         stores = index == self._num_groups - 1 and bool(state.groups[0].rows)
         if index == self._num_groups - 1 and not stores:
             return
-        # In one program with the updates, XLA's CPU compiler copies the whole memory.
-        is_apart = jax.default_backend() == "cpu"
         updates = None
         if stores:
             rows = [group.rows[: self.program.rounds] for group in state.groups]
@@ -206,12 +206,12 @@ class Host:
                 memory=state.memory,
                 settings=self._settings,
                 rows=rows,
-                num_updates=0 if is_apart else num_updates,
+                num_updates=num_updates,
                 counts=counts,
             )
             for group in state.groups:
                 del group.rows[: self.program.rounds]
-        if num_updates and (is_apart or not stores):
+        elif num_updates:
             state.rest, updates = self._programs.learn(
                 rest=state.rest, memory=state.memory, settings=self._settings, num_updates=num_updates
             )
@@ -236,7 +236,7 @@ class Host:
     # -- measuring -------------------------------------------------------------------------------------------
 
     def probe(self, state: HostState, number: int) -> Probe:
-        found = self._programs.probe(state.members, self._settings, jax.random.key(number))
+        found = self._programs.probe(state.rest, state.memory, self._settings, jax.random.key(number))
         return jax.tree.map(np.asarray, found)
 
     def evaluate(
@@ -288,7 +288,7 @@ class Host:
         """Return the saved state; None if `stop` returned True while the actions were repeated.
 
         With `new_episodes` the actions are not repeated: all environments start new episodes, and
-        the memories are filled again before learning goes on.
+        the memory is filled again before learning goes on.
         """
         saved = host_saving.SavedState(arrays, self.template)
         num_restarts = saved.num_restarts + new_episodes
@@ -296,8 +296,8 @@ class Host:
             for fleet in self._fleets:
                 self._close_fleet(fleet)
             self._fleets = self._make_groups(num_restarts)
-        memories = jax.jit(lambda: self._init().replay)() if new_episodes else saved.memory()
-        state = self._state(saved.rest._replace(replay=memories), self._fleets, num_restarts)
+        rows = self._programs.empty_memory(len(self.specs)) if new_episodes else saved.memory()
+        state = self._state(saved.rest._replace(replay=rows), self._fleets, num_restarts)
         state.tick = saved.tick()
         if new_episodes:
             state.tick.num_turns -= state.tick.num_turns % self._turns_per_iteration

@@ -2,15 +2,23 @@
 
     choose    newest frames in, actions out, for one group of actors of every member
     learn     some updates of every member
-    store     rows of all groups to the memories, then some updates
+    store     rows of all groups to the memory, then some updates
     greedy    actions of evaluations
     probe     metrics; changes nothing
 
-All arrays have a leading axis of members. Only the newest frames cross to the device: stacks are
-kept there, and the frames that an action was chosen for are those that its row stores.
+Arrays have a leading axis of members. The exception is the memory, which all members share:
+
+    columns of the memory     0 1 2 … N−1     N … 2N−1     2N …
+    actors of member          0               1            2
+
+With an axis of its own for members, XLA's CPU compiler would copy the whole memory at every update.
+
+Only the newest frames cross to the device: stacks are kept there, and the frames that an action was
+chosen for are those that its row stores.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,7 +26,7 @@ import jax.numpy as jnp
 
 from offtrace.agent import population, program, replay
 from offtrace.agent.learner import LearnerState, UpdateRecord
-from offtrace.agent.program import ActionChoice, Member, Program, Settings
+from offtrace.agent.program import ActionChoice, Member, Probe, Program, Settings
 
 GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
 """What XLA puts into CUDA graphs: its defaults, and whole loops."""
@@ -58,7 +66,16 @@ class HostPrograms:
             compiler_options=_options(),
         )
         self.greedy = jax.jit(self._greedy, donate_argnames="stacks")
-        self.probe = jax.jit(functools.partial(population.probe, prog))
+        self.probe = jax.jit(self._probe)
+
+    def empty_memory(self, num_members: int) -> replay.ReplayState:
+        """Return the memory of all members without rows; it holds single frames."""
+        spec = self._prog.spec
+        shape, dtype = self._prog.env.observation
+        if self._stack > 1:
+            shape = shape[1:]
+        num_actors = num_members * spec.num_actors
+        return replay.init(replay.ReplaySpec(spec.capacity, num_actors, shape, dtype, self._stack))
 
     def empty_stacks(self, num_members: int, num_actors: int) -> Any:
         """Return stacks without frames; None where an observation is a single frame."""
@@ -110,11 +127,14 @@ class HostPrograms:
     def _learn(
         self, rest: Member, memory: replay.ReplayState, settings: Settings, *, num_updates: int
     ) -> tuple[Member, UpdateRecord]:
-        """Run some updates; `rest` is the members without their memories, which stay as they are."""
-        members = rest._replace(replay=memory)
-        learn = functools.partial(program.learn, self._prog, num_updates=num_updates)
-        members, updates = population.map_members(learn, members, settings, each=population.for_one_or_each)
-        return population.shared_clocks(members)._replace(replay=None), updates
+        """Run some updates; `rest` is the members without their memory, which stays as it is."""
+
+        def one(member: Member, settings: Settings) -> tuple[Member, UpdateRecord]:
+            member, updates = program.learn(self._prog, member, settings, num_updates)
+            return member._replace(replay=None), updates
+
+        members, updates = self._map_members(one, rest, memory, settings)
+        return population.shared_clocks(members), updates
 
     def _store(
         self,
@@ -130,22 +150,34 @@ class HostPrograms:
 
         With `counts=False` the steps do not count, and so change no schedule.
         """
-        groups = [jax.tree.map(lambda *steps: jnp.stack(steps, axis=1), *steps) for steps in rows]
-        chunk = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *groups)  # (members, steps, actors, …)
+        groups = [jax.tree.map(lambda *steps: jnp.stack(steps), *steps) for steps in rows]
+        chunk = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *groups)  # (steps, members, actors, …)
+        num_steps, _, num_actors = chunk.action.shape
+        columns = jax.tree.map(lambda leaf: leaf.reshape(num_steps, -1, *leaf.shape[3:]), chunk)
+        memory = program.with_rows(self._prog, memory, columns)
+        if counts:
+            rest = rest._replace(num_steps=rest.num_steps + num_steps * num_actors)
+        if not num_updates:
+            return rest, memory, None
+        rest, updates = self._learn(rest, memory, settings, num_updates=num_updates)
+        return rest, memory, updates
 
-        def one(member: Member, settings: Settings, chunk: replay.Rows) -> Any:
-            after = program.remember(self._prog, member, chunk)
-            if not counts:
-                after = after._replace(num_steps=member.num_steps)
-            if not num_updates:
-                return after, None
-            return program.learn(self._prog, after, settings, num_updates)
+    def _probe(self, rest: Member, memory: replay.ReplayState, settings: Settings, key: jax.Array) -> Probe:
+        """Measure every member, all with the same key."""
+        return self._map_members(functools.partial(program.probe, self._prog, key=key), rest, memory, settings)
 
-        members, updates = population.map_members(
-            one, rest._replace(replay=memory), settings, chunk, each=population.for_one_or_each
-        )
-        members = population.shared_clocks(members)
-        return members._replace(replay=None), members.replay, updates
+    def _map_members(
+        self, function: Callable[..., Any], rest: Member, memory: replay.ReplayState, settings: Settings
+    ) -> Any:
+        """Apply `function` to every member, which gets its part of the memory, and to its settings."""
+        num_actors = self._prog.spec.num_actors
+        first_actors = jnp.arange(0, memory.spec.num_actors, num_actors)
+
+        def one(member: Member, settings: Settings, first_actor: jax.Array) -> Any:
+            part = replay.part(memory, first_actor, num_actors)
+            return function(member._replace(replay=part), settings)
+
+        return population.map_members(one, rest, settings, first_actors, each=population.for_one_or_each)
 
     def _greedy(self, params: Any, *, stacks: Any, frames: jax.Array, first: jax.Array) -> tuple[jax.Array, Any]:
         """Return the greedy actions of every member's actors, and their stacks."""

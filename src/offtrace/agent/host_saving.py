@@ -1,14 +1,14 @@
-"""What a checkpoint holds of environments on the host and their memories, and how they are restored.
+"""What a checkpoint holds of environments on the host and of their memory, and how they are restored.
 
 Environments cannot be saved, but their actions can. A resumed run makes the environments anew and
-repeats the actions, which also gives back every frame of the memories:
+repeats the actions, which also gives back every frame of the memory:
 
-    saved       actions of the whole run, and the memories without their frames
+    saved       actions of the whole run, and the memory without its frames
     repeated    a_0    a_1    a_2    …     a_T
-    frames      x_0    x_1    x_2    …     x_T      the newest ones go to the memories
+    frames      x_0    x_1    x_2    …     x_T      the newest ones go to the memory
 
 So a checkpoint of a million Atari transitions has 39 MB, not 7 GB. Repeating takes as long as the
-environments took. A run that shall not wait for it is resumed with new episodes and empty memories.
+environments took. A run that shall not wait for it is resumed with new episodes and an empty memory.
 """
 
 import functools
@@ -29,7 +29,7 @@ from offtrace.agent.spec import Plan
 from offtrace.agent.states import checked_array, from_arrays, to_arrays, under
 
 CHUNK = 32
-"""Steps whose frames are written to the memories at once."""
+"""Steps whose frames are written to the memory at once."""
 
 
 def first_seed(spec: Plan, num_restarts: int) -> int:
@@ -48,7 +48,7 @@ def to_saved(state: HostState) -> dict[str, np.ndarray]:
         _finish_step(state, group)
     found = to_arrays(state.rest, prefix="members.")
     num_rows = min(int(state.memory.num_steps), state.memory.spec.capacity)
-    found["memory.records"] = np.asarray(state.memory.records[:, :num_rows])
+    found["memory.records"] = np.asarray(state.memory.records[:num_rows])
     found["memory.num_steps"] = np.asarray(state.memory.num_steps)
     found["num_restarts"] = np.array(state.num_restarts)
     found["tick.num_turns"] = np.array(state.tick.num_turns)
@@ -113,21 +113,21 @@ class SavedState:
 
     @functools.cached_property
     def rest(self) -> Member:
-        """The members without their memories."""
+        """The members without their memory."""
         return from_arrays(self._template._replace(replay=None), under("members.", self._arrays))
 
     @functools.cached_property
     def records(self) -> np.ndarray:
-        """The memories without their frames: (members, rows, actors, 3)."""
-        num_members, capacity, *rest = self._template.replay.records.shape
-        shape = (num_members, min(self.num_stored, capacity), *rest)
+        """The memory without its frames: (rows, actors of all members, 3)."""
+        capacity, *rest = self._template.replay.records.shape
+        shape = (min(self.num_stored, capacity), *rest)
         return checked_array(self._arrays, "memory.records", np.uint32, shape)
 
     def memory(self) -> ReplayState:
-        """Return the memories with frames of zeros."""
+        """Return the memory with frames of zeros."""
         template = self._template.replay
         records = np.zeros(template.records.shape, np.uint32)
-        records[:, : self.records.shape[1]] = self.records
+        records[: len(self.records)] = self.records
         return ReplayState(
             frames=jnp.zeros(template.frames.shape, template.frames.dtype),
             records=jnp.asarray(records),
@@ -137,7 +137,7 @@ class SavedState:
 
     def tick(self) -> PartialTick:
         """Return the finished part of the tick."""
-        num_members = self._template.replay.records.shape[0]
+        num_members = len(self._template.key)
         episodes = checked_array(self._arrays, "tick.episodes", np.float64, (num_members, 3)).copy()
         tick = PartialTick(self.num_turns, episodes)
         if "tick.loss" in self._arrays:
@@ -187,7 +187,7 @@ class SavedGroup:
 
 
 def repeat_actions(state: HostState, saved: SavedState, spec: Plan, stop: Callable[[], bool]) -> bool:
-    """Bring new environments to the saved state, and the frames to the memories; False if `stop` returned True."""
+    """Bring new environments to the saved state, and the frames to the memory; False if `stop` returned True."""
     of_groups = [saved.group(number, group) for number, group in enumerate(state.groups)]
     num_steps = max(len(of_group.actions) for of_group in of_groups)
     first_kept = max(0, saved.num_stored - state.memory.spec.capacity)
@@ -205,7 +205,7 @@ def repeat_actions(state: HostState, saved: SavedState, spec: Plan, stop: Callab
             frames.add(time, np.concatenate([group.actor.observation for group in state.groups], axis=1))
         rows = [_received(state.groups[number], of_groups[number], time) for number in stepping]
         if first_kept <= time < saved.num_stored:
-            _check_rows(rows, saved.records[:, time % state.memory.spec.capacity], spec, time)
+            _check_rows(rows, saved.records[time % state.memory.spec.capacity], spec, time)
         elif time >= saved.num_stored:
             for number, row in zip(stepping, rows, strict=True):
                 mu_a = of_groups[number].waiting_mu_a[time - saved.num_stored]
@@ -232,7 +232,7 @@ def _received(group: Group, saved: SavedGroup, time: int) -> Rows:
 def _check_rows(rows: list[Rows], records: np.ndarray, spec: Plan, time: int) -> None:
     """Check that the environments have answered as before."""
     flags = [replay.words(row.action, row.reset, row.mask, row.continues) for row in rows]
-    if not np.array_equal(np.concatenate(flags, axis=1), records[..., 0]):
+    if not np.array_equal(np.concatenate(flags, axis=1).reshape(-1), records[:, 0]):
         raise _differs(spec, time + 1)
 
 
@@ -260,14 +260,14 @@ def _differs(spec: Plan, num_actions: int) -> ValueError:
 
 
 class _FrameWriter:
-    """Writes frames to the memories, many steps at a time."""
+    """Writes frames to the memory, many steps at a time."""
 
     def __init__(self, state: HostState) -> None:
         self._state = state
         self._start = 0
         self._frames: list[np.ndarray] = []
         write = functools.partial(replay.with_frames, state.memory.spec)
-        self._write = jax.jit(jax.vmap(write, in_axes=(0, 1, None)), donate_argnums=0)
+        self._write = jax.jit(write, donate_argnums=0)
 
     def add(self, time: int, frames: np.ndarray) -> None:
         """Add the frames of all actors at `time`: (members, actors, …). Times are consecutive."""
@@ -281,6 +281,8 @@ class _FrameWriter:
         if not self._frames:
             return
         memory = self._state.memory
-        written = self._write(memory.frames, np.stack(self._frames), np.int32(self._start))
+        chunk = np.stack(self._frames)
+        columns = chunk.reshape(len(chunk), -1, *chunk.shape[3:])
+        written = self._write(memory.frames, columns, np.int32(self._start))
         self._state.memory = ReplayState(written, memory.records, memory.num_steps, memory.spec)
         self._frames = []

@@ -50,9 +50,9 @@ class TickSummary(NamedTuple):
     """Updates that were not applied because their loss or gradient was not finite."""
 
 
-def init(prog: Program, settings: Settings, keys: jax.Array, *, stack: int = 1) -> Member:
-    """Return untrained members, one per key; memories hold single frames of observations of `stack` frames."""
-    members = jax.lax.map(lambda given: program.init(prog, *given, stack=stack), (settings, keys))
+def init(prog: Program, settings: Settings, keys: jax.Array, *, has_memory: bool = True) -> Member:
+    """Return untrained members, one per key."""
+    members = jax.lax.map(lambda given: program.init(prog, *given, has_memory=has_memory), (settings, keys))
     return shared_clocks(members)
 
 
@@ -254,11 +254,12 @@ def for_one_or_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def clocks(members: Member) -> Any:
     """Return a tree that is True for the leaves without an axis of members."""
-    return eqx.tree_at(_clocks, jax.tree.map(lambda _: False, members), replace=(True,) * 3)
+    return eqx.tree_at(_clocks, jax.tree.map(lambda _: False, members), replace_fn=lambda _: True)
 
 
 def _clocks(member: Member) -> tuple[jax.Array, ...]:
-    return member.learner.num_updates, member.replay.num_steps, member.num_steps
+    of_memory = [] if member.replay is None else [member.replay.num_steps]
+    return member.learner.num_updates, member.num_steps, *of_memory
 
 
 def shared_clocks(members: Member) -> Member:

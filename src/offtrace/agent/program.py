@@ -192,20 +192,18 @@ def _network(env: Environment, spec: ProgramSpec, key: jax.Array) -> Any:
 # -- one member ----------------------------------------------------------------------------------------------
 
 
-def init(prog: Program, settings: Settings, key: jax.Array, *, stack: int = 1) -> Member:
+def init(prog: Program, settings: Settings, key: jax.Array, *, has_memory: bool = True) -> Member:
     """Return an untrained member with an empty memory and its actors at the start of their first episodes.
 
-    Where observations are `stack` frames, the memory holds single ones. Environments on the host
-    cannot be reset inside the program, so there the member has no actors.
+    Environments on the host cannot be reset inside the program, so there the member has no actors.
     """
     env = environment(prog, settings)
     spec = prog.spec
     kept, for_network, for_actors, for_epsilon = jax.random.split(key, 4)
     params = eqx.filter(_network(env, spec, for_network), eqx.is_array)
-    shape, dtype = env.observation
-    if stack > 1:
-        shape = shape[1:]
-    memory = replay.init(replay.ReplaySpec(spec.capacity, spec.num_actors, shape, dtype, stack))
+    memory = None
+    if has_memory:
+        memory = replay.init(replay.ReplaySpec(spec.capacity, spec.num_actors, *env.observation))
     actors = None
     if hasattr(env, "reset"):
         actors = jax.vmap(functools.partial(begin, env))(jax.random.split(for_actors, spec.num_actors))
@@ -281,9 +279,15 @@ def choose(
 
 def remember(prog: Program, member: Member, rows: replay.Rows) -> Member:
     """Write a row per actor, (num_actors, …), or a chunk of them with time first, to the memory."""
+    memory = with_rows(prog, member.replay, rows)
+    return member._replace(replay=memory, num_steps=member.num_steps + rows.action.size)
+
+
+def with_rows(prog: Program, memory: replay.ReplayState, rows: replay.Rows) -> replay.ReplayState:
+    """Return the memory with new rows, whose rewards are clipped as the spec says."""
     if prog.spec.reward_clamp is not None:
         rows = rows._replace(reward=jnp.clip(rows.reward, -prog.spec.reward_clamp, prog.spec.reward_clamp))
-    return member._replace(replay=replay.add(member.replay, rows), num_steps=member.num_steps + rows.action.size)
+    return replay.add(memory, rows)
 
 
 def act(prog: Program, member: Member, settings: Settings) -> tuple[Member, Ended]:
@@ -362,7 +366,7 @@ def probe(
     part = jnp.where(windows.mask, windows.age * NUM_AGES // num_rows, NUM_AGES)  # dummy rows belong to no part
     belongs = part[..., None] == jnp.arange(NUM_AGES)
     by_age = jnp.where(belongs, away[..., None], 0).sum((0, 1)) / belongs.sum((0, 1))
-    largest = abs(jax.lax.bitcast_convert_type(member.replay.records[..., 1], jnp.float32)).max()
+    largest = replay.largest_reward(member.replay)
     mean_epsilon = epsilon(prog, member, settings).mean()
     return Probe(metrics, by_age, largest, mean_epsilon, _step_size(member, settings))
 

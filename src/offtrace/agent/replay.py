@@ -22,6 +22,7 @@ axis of members in every leaf) and `scan`. Outside of them `add` copies the memo
 `donate_argnums=0`.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -122,6 +123,8 @@ class ReplayState(eqx.Module):
     num_steps: Array
     """Rows written so far per actor: int32, the clock."""
     spec: ReplaySpec = eqx.field(static=True)
+    first_actor: Any = None
+    """The first of the `spec.num_actors` actors to read; None if these are all. See `part`."""
 
 
 class Windows(NamedTuple):
@@ -218,6 +221,23 @@ def push(stack: Array, frame: Array, reset: Array) -> Array:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
+def part(state: ReplayState, first_actor: Any, num_actors: int) -> ReplayState:
+    """Return the memory of some actors only, to read from; nothing is copied.
+
+    Several agents can share one memory, each with its own actors.
+    """
+    spec = dataclasses.replace(state.spec, num_actors=num_actors)
+    return ReplayState(state.frames, state.records, state.num_steps, spec, first_actor)
+
+
+def largest_reward(state: ReplayState) -> Array:
+    """Return the largest |r| in the memory."""
+    records = state.records
+    if state.first_actor is not None:
+        records = lax.dynamic_slice_in_dim(records, state.first_actor, state.spec.num_actors, axis=1)
+    return abs(lax.bitcast_convert_type(records[..., 1], np.float32)).max()
+
+
 def num_starts(state: ReplayState, length: int) -> Array:
     """Return the number of rows per actor where a window of `length` steps can start.
 
@@ -253,10 +273,13 @@ def sample(state: ReplayState, key: Array, num_windows: int, length: int) -> Win
     # Rows t−k+1 … t+n of each window, with k the stack: (k−1 + n+1, B). The first k−1 are only for the stacks.
     time = start + jnp.arange(1 - spec.stack, length + 1)[:, None]
     row = time % spec.capacity
-    records = _gathered(state.records, row, actor)
+    column = actor
+    if state.first_actor is not None:
+        column = state.first_actor + actor
+    records = _gathered(state.records, row, column)
     steps = records[spec.stack - 1 : -1]
     return Windows(
-        obs=_observations(state, time, row, actor, reset=(records[..., 0] & RESET) > 0),
+        obs=_observations(state, time, row, column, reset=(records[..., 0] & RESET) > 0),
         a=(steps[..., 0] & 0xFF).astype(np.int32),
         r=lax.bitcast_convert_type(steps[..., 1], np.float32),
         continues=(steps[..., 0] & CONTINUES) > 0,
@@ -268,7 +291,7 @@ def sample(state: ReplayState, key: Array, num_windows: int, length: int) -> Win
     )
 
 
-def _observations(state: ReplayState, time: Array, row: Array, actor: Array, *, reset: Array) -> Array:
+def _observations(state: ReplayState, time: Array, row: Array, column: Array, *, reset: Array) -> Array:
     """Gather frames directly into stacks, (n+1, B, k, …); hidden frames come from the zero row."""
     spec = state.spec
     k = spec.stack
@@ -278,16 +301,16 @@ def _observations(state: ReplayState, time: Array, row: Array, actor: Array, *, 
     for j in range(k - 2, -1, -1):  # a frame is visible unless a later row of the stack starts an episode
         visible &= ~reset[j + 1 : j + 1 + num_obs] & (time[j : j + num_obs] >= 0)
         source.append(jnp.where(visible, row[j : j + num_obs], spec.capacity))
-    frames = _gathered(state.frames, jnp.stack(source[::-1], axis=-1), actor[:, None])
+    frames = _gathered(state.frames, jnp.stack(source[::-1], axis=-1), column[:, None])
     if spec.packed:
         frames = _unpacked(frames, math.prod(spec.shape))
     return frames.reshape(*row[k - 1 :].shape, *spec.observation_shape)
 
 
-def _gathered(ring: Array, row: Array, actor: Array) -> Array:
-    """Return `ring[row, actor]`, through one flat index, which halves the arithmetic."""
+def _gathered(ring: Array, row: Array, column: Array) -> Array:
+    """Return `ring[row, column]`, through one flat index, which halves the arithmetic."""
     flat = ring.reshape(-1, ring.shape[-1])
-    return flat.at[row * ring.shape[1] + actor].get(mode="promise_in_bounds")
+    return flat.at[row * ring.shape[1] + column].get(mode="promise_in_bounds")
 
 
 def _packed(bools: Array) -> Array:
