@@ -46,7 +46,7 @@ MAY_IMPORT = {
     },
     "online": {"mdp", "traces", "likelihoods", "kernels", "threads"},
     "doctor": {"arrays", "traces"},
-    "environments": {"imports", "mdp"},
+    "environments": {"imports", "mdp", "threads"},
     "agent": {"arrays", "imports", "writing", "errors", "kernels", "policies", "traces", "returns", "environments"},
     "experiments": {
         "imports",
