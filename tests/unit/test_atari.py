@@ -375,12 +375,6 @@ def actions_of(state: HostState) -> np.ndarray:
     return np.concatenate([np.stack(group.actions)[:, 0] for group in state.groups], axis=1)
 
 
-def first_memory(state: HostState) -> Any:
-    """Return the memory of the first member."""
-    memory = state.memory
-    return replay.ReplayState(memory.frames[0], memory.records[0], memory.num_steps, memory.spec)
-
-
 @pytest.fixture(scope="module")
 def driven() -> Any:
     """A host runtime that has played some games, and its ticks."""
@@ -409,7 +403,7 @@ def test_what_is_reported_is_the_raw_score_of_whole_games(driven: Any) -> None:
 def test_the_memory_gives_back_what_the_actor_saw(driven: Any) -> None:
     """Frames are stored once and stacked when drawn, also across the ends of games."""
     _, state, _ = driven
-    memory = first_memory(state)
+    memory = state.memory
     assert memory.frames.shape == (501, 2, 84 * 84)
     with make(GAME, noop_max=0)(num_actors=2, seed=7) as rows:
         seen = [rows.begin().observation]

@@ -129,6 +129,25 @@ def test_a_member_is_the_same_run_as_alone() -> None:
             assert np.array_equal(value, member.parameters[name]), name
 
 
+@pytest.mark.parametrize("num_members", [1, 3])
+def test_the_memory_is_not_copied(num_members: int) -> None:
+    """Storing and learning in one program works in place: its temporary arrays are much smaller than the memory."""
+    specs = [plan(seed=seed, replay_size=300_000) for seed in range(num_members)]
+    host = Host([make("gymnasium/CartPole-v1")] * num_members, specs)
+    try:
+        state = host.start()
+        state, _ = host.advance(state, 1, learns=False)
+        rows = [group.rows for group in state.groups]
+        program = host._programs.store.lower(
+            rest=state.rest, memory=state.memory, settings=host._settings, rows=rows, num_updates=1, counts=True
+        ).compile()
+    finally:
+        host.close()
+    used = program.memory_analysis()
+    assert used.alias_size_in_bytes > state.memory.frames.nbytes, "the memory is not updated in place"
+    assert used.temp_size_in_bytes < state.memory.frames.nbytes / 4
+
+
 def test_different_environments_are_not_one_population() -> None:
     specs = [plan(), plan(env="Acrobot-v1")]
     with pytest.raises(ValueError, match="`env` must be the same for all members of a population"):

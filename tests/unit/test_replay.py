@@ -1,5 +1,6 @@
 """Replay against a naive one: a list of dicts per actor, with the observations that the actor saw."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -224,6 +225,28 @@ def test_members_together_are_members_alone() -> None:
         for state in (together, ReplayState(lockstep.frames, lockstep.records, together.num_steps, spec)):
             for x, y in zip(jax.tree.leaves((state, batch)), jax.tree.leaves(expected), strict=True):
                 np.testing.assert_array_equal(np.asarray(x)[member], y)
+
+
+def test_a_part_is_the_memory_of_its_actors() -> None:
+    """Three members with two actors each share a memory; each draws what it would draw from its own."""
+
+    def written(spec: ReplaySpec, rows: Rows) -> ReplayState:
+        state = replay.init(spec)
+        for chunk in (slice(0, 20), slice(20, 33)):
+            state = WRITE(state, Rows(*(value[chunk] for value in rows)))
+        return state
+
+    spec = ReplaySpec(capacity=20, num_actors=6, shape=(3, 4), dtype="uint8", stack=2)
+    rows = rows_of(np.random.default_rng(1), spec, 33)
+    shared = written(spec, rows)
+    key = jax.random.key(5)
+    for member in range(3):
+        columns = slice(2 * member, 2 * member + 2)
+        alone = written(dataclasses.replace(spec, num_actors=2), Rows(*(value[:, columns] for value in rows)))
+        part = replay.part(shared, jnp.int32(2 * member), 2)
+        for found, expected in zip(SAMPLE(part, key, 50, 4), SAMPLE(alone, key, 50, 4), strict=True):
+            assert np.array_equal(found, expected)
+        assert replay.largest_reward(part) == replay.largest_reward(alone) == abs(rows.reward[13:, columns]).max()
 
 
 def test_a_scan_writes_and_samples_what_a_loop_does() -> None:
