@@ -463,7 +463,11 @@ def test_on_the_host_one_actor_is_deterministic_and_resumes_exactly() -> None:
     runtime = corridors(1)
     half = driven(runtime)
     other = corridors(1)
-    resumed = other.restore(runtime.arrays(half))
+    arrays = runtime.arrays(half)
+    assert "actor.0.memory.frames" not in arrays, "frames are not saved"
+    resumed = other.restore(arrays)
+    frames = [np.asarray(state.actors[0].member.replay.frames) for state in (half, resumed)]
+    assert np.array_equal(*frames), "they come back when the actions are repeated"
     ends = []
     for own, state in ((runtime, half), (other, resumed)):
         own.end_tick(state)
@@ -472,10 +476,12 @@ def test_on_the_host_one_actor_is_deterministic_and_resumes_exactly() -> None:
     assert ends[0] == ends[1]
 
 
-def test_an_environment_that_differs_is_not_resumed() -> None:
+@pytest.mark.parametrize("name", ["actor.0.observation", "actor.0.memory.records"])
+def test_an_environment_that_differs_is_not_resumed(name: str) -> None:
+    """In its last observation, or in an action or flag of a stored row."""
     runtime = corridors(1)
     arrays = runtime.arrays(driven(runtime))
-    arrays["actor.0.observation"] = arrays["actor.0.observation"] + 1
+    arrays[name] = arrays[name] + 1
     with pytest.raises(ValueError, match="in another state than before"):
         corridors(1).restore(arrays)
 

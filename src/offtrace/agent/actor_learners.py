@@ -18,6 +18,7 @@ import numpy as np
 from offtrace.agent import segments
 from offtrace.agent.learner import LearnerState
 from offtrace.agent.program import Member, ProgramSpec, Settings, make_program
+from offtrace.agent.saved_memory import FrameWriter, SavedMemory, to_saved
 from offtrace.agent.settings import evaluation_key, settings
 from offtrace.agent.spec import Plan
 from offtrace.agent.states import checked_array, from_arrays, to_arrays, under
@@ -226,27 +227,37 @@ class HostActors:
         return returns[None], done[None]
 
     def arrays(self, actor: ActorLearner) -> dict[str, np.ndarray]:
-        found = to_arrays(actor.member, prefix="member.")
+        found = to_arrays(segments.without(actor.member, "replay"), prefix="member.")
+        found |= {f"memory.{name}": value for name, value in to_saved(actor.member.replay).items()}
         found["actions"] = np.frombuffer(bytes(actor.actions), np.uint8)
         found["observation"] = np.asarray(actor.actor.observation)
         return found
 
     def restore(self, index: int, arrays: Mapping[str, np.ndarray], stop: Stop) -> ActorLearner | None:
         """Repeat the actions in a new environment; None if `stop` returned True before the last one."""
-        member = from_arrays(self.template, under("member.", arrays))
-        actions = checked_array(arrays, "actions", np.uint8, (-1,))
+        member = from_arrays(segments.without(self.template, "replay"), under("member.", arrays))
+        memory = SavedMemory(under("memory.", arrays), self.template.replay)
+        actions = checked_array(arrays, "actions", np.uint8, (memory.num_steps,))
+        writer = FrameWriter(memory.without_frames())
         rows = self._rows[index]
         actor = rows.begin()
-        for a in actions:
+        is_same = True
+        for time, a in enumerate(actions):
             if stop():
                 return None
-            actor, _, _ = rows.advance(np.array([a], np.int64))
+            actor, row, _ = rows.advance(np.array([a], np.int64))
+            if memory.keeps(time):
+                writer.add(time, row.observation)
+                flags = {"reset": row.reset, "mask": row.mask, "continues": row.continues}
+                is_same &= memory.matches(time, action=actions[time : time + 1], **flags)
+        writer.flush()
         seen = arrays.get("observation")
-        if seen is None or not np.array_equal(actor.observation, seen, equal_nan=True):
+        if not is_same or seen is None or not np.array_equal(actor.observation, seen, equal_nan=True):
             raise ValueError(
                 f"{self._plan.env} is in another state than before after the same {len(actions):,} actions of actor "
                 f"{index}. It is not a function of its seed, so this run cannot be resumed."
             )
+        member = member._replace(replay=writer.memory)
         return ActorLearner(member, rows, actor, bytearray(actions.tobytes()))
 
     @functools.cached_property

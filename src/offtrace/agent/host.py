@@ -296,7 +296,7 @@ class Host:
             for fleet in self._fleets:
                 self._close_fleet(fleet)
             self._fleets = self._make_groups(num_restarts)
-        rows = self._programs.empty_memory(len(self.specs)) if new_episodes else saved.memory()
+        rows = self._programs.empty_memory(len(self.specs)) if new_episodes else saved.memory.without_frames()
         state = self._state(saved.rest._replace(replay=rows), self._fleets, num_restarts)
         state.tick = saved.tick()
         if new_episodes:

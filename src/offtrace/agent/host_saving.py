@@ -1,19 +1,13 @@
-"""What a checkpoint holds of environments on the host and of their memory, and how they are restored.
+"""What a checkpoint holds of environments on the host, and how they are restored.
 
 Environments cannot be saved, but their actions can. A resumed run makes the environments anew and
-repeats the actions, which also gives back every frame of the memory:
-
-    saved       actions of the whole run, and the memory without its frames
-    repeated    a_0    a_1    a_2    …     a_T
-    frames      x_0    x_1    x_2    …     x_T      the newest ones go to the memory
-
-So a checkpoint of a million Atari transitions has 39 MB, not 7 GB. Repeating takes as long as the
-environments took. A run that shall not wait for it is resumed with new episodes and an empty memory.
+repeats the actions, which also gives back the frames of the memory (`saved_memory.py`). Repeating
+takes as long as the environments took. A run that shall not wait for it is resumed with new
+episodes and an empty memory.
 """
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +17,12 @@ from offtrace.agent import replay
 from offtrace.agent.groups import Choice, Group, HostState, PartialTick
 from offtrace.agent.learner import UpdateRecord
 from offtrace.agent.program import Member
-from offtrace.agent.replay import ReplayState, Rows
+from offtrace.agent.replay import Rows
 from offtrace.agent.runs import TICK
+from offtrace.agent.saved_memory import FrameWriter, SavedMemory
+from offtrace.agent.saved_memory import to_saved as to_saved_memory
 from offtrace.agent.spec import Plan
 from offtrace.agent.states import checked_array, from_arrays, to_arrays, under
-
-CHUNK = 32
-"""Steps whose frames are written to the memory at once."""
 
 
 def first_seed(spec: Plan, num_restarts: int) -> int:
@@ -47,9 +40,7 @@ def to_saved(state: HostState) -> dict[str, np.ndarray]:
     for group in state.groups:
         _finish_step(state, group)
     found = to_arrays(state.rest, prefix="members.")
-    num_rows = min(int(state.memory.num_steps), state.memory.spec.capacity)
-    found["memory.records"] = np.asarray(state.memory.records[:num_rows])
-    found["memory.num_steps"] = np.asarray(state.memory.num_steps)
+    found |= {f"memory.{name}": value for name, value in to_saved_memory(state.memory).items()}
     found["num_restarts"] = np.array(state.num_restarts)
     found["tick.num_turns"] = np.array(state.tick.num_turns)
     found["tick.episodes"] = state.tick.episodes.copy()
@@ -102,12 +93,12 @@ class SavedState:
         self._arrays = arrays
         self._template = template
         self.num_restarts = self._count("num_restarts")
-        self.num_stored = self._count("memory.num_steps", np.int32)
+        self.memory = SavedMemory(under("memory.", arrays), template.replay)
         self.num_turns = self._count("tick.num_turns")
 
-    def _count(self, name: str, dtype: Any = np.int64) -> int:
-        found = int(checked_array(self._arrays, name, dtype, ()))
-        if found < 0 or (name != "memory.num_steps" and found >= TICK):
+    def _count(self, name: str) -> int:
+        found = int(checked_array(self._arrays, name, np.int64, ()))
+        if not 0 <= found < TICK:
             raise ValueError(f"the checkpoint has an impossible count of {name}: {found}.")
         return found
 
@@ -115,25 +106,6 @@ class SavedState:
     def rest(self) -> Member:
         """The members without their memory."""
         return from_arrays(self._template._replace(replay=None), under("members.", self._arrays))
-
-    @functools.cached_property
-    def records(self) -> np.ndarray:
-        """The memory without its frames: (rows, actors of all members, 3)."""
-        capacity, *rest = self._template.replay.records.shape
-        shape = (min(self.num_stored, capacity), *rest)
-        return checked_array(self._arrays, "memory.records", np.uint32, shape)
-
-    def memory(self) -> ReplayState:
-        """Return the memory with frames of zeros."""
-        template = self._template.replay
-        records = np.zeros(template.records.shape, np.uint32)
-        records[: len(self.records)] = self.records
-        return ReplayState(
-            frames=jnp.zeros(template.frames.shape, template.frames.dtype),
-            records=jnp.asarray(records),
-            num_steps=jnp.int32(self.num_stored),
-            spec=template.spec,
-        )
 
     def tick(self) -> PartialTick:
         """Return the finished part of the tick."""
@@ -154,10 +126,11 @@ class SavedState:
         arrays = under(f"group.{number}.", self._arrays)
         shape = group.actor.first.shape
         actions = checked_array(arrays, "actions", np.uint8, (-1, *shape))
-        num_waiting = len(actions) - self.num_stored
+        num_waiting = len(actions) - self.memory.num_steps
         if num_waiting < 0:
             raise ValueError(
-                f"the checkpoint has impossible counts: {len(actions)} actions and {self.num_stored} stored rows."
+                f"the checkpoint has impossible counts: {len(actions)} actions and {self.memory.num_steps} stored "
+                "rows."
             )
         mu_a = checked_array(arrays, "waiting.mu_a", np.float32, (num_waiting, *shape))
         choice = None
@@ -190,9 +163,8 @@ def repeat_actions(state: HostState, saved: SavedState, spec: Plan, stop: Callab
     """Bring new environments to the saved state, and the frames to the memory; False if `stop` returned True."""
     of_groups = [saved.group(number, group) for number, group in enumerate(state.groups)]
     num_steps = max(len(of_group.actions) for of_group in of_groups)
-    first_kept = max(0, saved.num_stored - state.memory.spec.capacity)
     recent: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in state.groups]
-    frames = _FrameWriter(state)
+    writer = FrameWriter(state.memory)
     for time in range(num_steps):
         if stop():
             return False
@@ -201,16 +173,17 @@ def repeat_actions(state: HostState, saved: SavedState, spec: Plan, stop: Callab
             group = state.groups[number]
             recent[number] = [*recent[number], _seen(group)][-state.memory.spec.stack :]
             group.fleet.send(of_groups[number].actions[time].astype(np.int64))
-        if first_kept <= time < saved.num_stored:
-            frames.add(time, np.concatenate([group.actor.observation for group in state.groups], axis=1))
+        if saved.memory.keeps(time):
+            writer.add(time, _columns([group.actor.observation for group in state.groups]))
         rows = [_received(state.groups[number], of_groups[number], time) for number in stepping]
-        if first_kept <= time < saved.num_stored:
-            _check_rows(rows, saved.records[time % state.memory.spec.capacity], spec, time)
-        elif time >= saved.num_stored:
+        if saved.memory.keeps(time):
+            _check_rows(rows, saved.memory, spec, time)
+        elif time >= saved.memory.num_steps:
             for number, row in zip(stepping, rows, strict=True):
-                mu_a = of_groups[number].waiting_mu_a[time - saved.num_stored]
+                mu_a = of_groups[number].waiting_mu_a[time - saved.memory.num_steps]
                 state.groups[number].rows.append(row._replace(mu_a=jnp.asarray(mu_a)))
-    frames.flush()
+    writer.flush()
+    state.memory = writer.memory
     for group, of_group, seen in zip(state.groups, of_groups, recent, strict=True):
         _finish(group, of_group, seen, spec)
     return True
@@ -229,10 +202,17 @@ def _received(group: Group, saved: SavedGroup, time: int) -> Rows:
     return Rows(frames, row.reset, row.mask, row.reward, row.continues, a.astype(np.int32), None)
 
 
-def _check_rows(rows: list[Rows], records: np.ndarray, spec: Plan, time: int) -> None:
+def _columns(parts: list[np.ndarray]) -> np.ndarray:
+    """Return arrays of each group, (members, actors, …), as columns of the memory: the actors of all members."""
+    joined = np.concatenate(parts, axis=1)
+    return joined.reshape(-1, *joined.shape[2:])
+
+
+def _check_rows(rows: list[Rows], memory: SavedMemory, spec: Plan, time: int) -> None:
     """Check that the environments have answered as before."""
-    flags = [replay.words(row.action, row.reset, row.mask, row.continues) for row in rows]
-    if not np.array_equal(np.concatenate(flags, axis=1).reshape(-1), records[:, 0]):
+    names = ("action", "reset", "mask", "continues")
+    found = {name: _columns([getattr(row, name) for row in rows]) for name in names}
+    if not memory.matches(time, **found):
         raise _differs(spec, time + 1)
 
 
@@ -257,32 +237,3 @@ def _differs(spec: Plan, num_actions: int) -> ValueError:
         "not a function of its seed, so this run cannot be resumed exactly. Resume it with new episodes: "
         "`--new-episodes`."
     )
-
-
-class _FrameWriter:
-    """Writes frames to the memory, many steps at a time."""
-
-    def __init__(self, state: HostState) -> None:
-        self._state = state
-        self._start = 0
-        self._frames: list[np.ndarray] = []
-        write = functools.partial(replay.with_frames, state.memory.spec)
-        self._write = jax.jit(write, donate_argnums=0)
-
-    def add(self, time: int, frames: np.ndarray) -> None:
-        """Add the frames of all actors at `time`: (members, actors, …). Times are consecutive."""
-        if not self._frames:
-            self._start = time
-        self._frames.append(frames)
-        if len(self._frames) == CHUNK:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._frames:
-            return
-        memory = self._state.memory
-        chunk = np.stack(self._frames)
-        columns = chunk.reshape(len(chunk), -1, *chunk.shape[3:])
-        written = self._write(memory.frames, columns, np.int32(self._start))
-        self._state.memory = ReplayState(written, memory.records, memory.num_steps, memory.spec)
-        self._frames = []
