@@ -241,24 +241,28 @@ class HostActors:
         writer = FrameWriter(memory.without_frames())
         rows = self._rows[index]
         actor = rows.begin()
-        is_same = True
         for time, a in enumerate(actions):
             if stop():
                 return None
             actor, row, _ = rows.advance(np.array([a], np.int64))
-            if memory.keeps(time):
-                writer.add(time, row.observation)
-                flags = {"reset": row.reset, "mask": row.mask, "continues": row.continues}
-                is_same &= memory.matches(time, action=actions[time : time + 1], **flags)
+            if not memory.keeps(time):
+                continue
+            writer.add(time, row.observation)
+            flags = {"reset": row.reset, "mask": row.mask, "continues": row.continues}
+            if not memory.matches(time, action=actions[time : time + 1], **flags):
+                raise self._differs(index, time + 1)
         writer.flush()
         seen = arrays.get("observation")
-        if not is_same or seen is None or not np.array_equal(actor.observation, seen, equal_nan=True):
-            raise ValueError(
-                f"{self._plan.env} is in another state than before after the same {len(actions):,} actions of actor "
-                f"{index}. It is not a function of its seed, so this run cannot be resumed."
-            )
+        if seen is None or not np.array_equal(actor.observation, seen, equal_nan=True):
+            raise self._differs(index, len(actions))
         member = member._replace(replay=writer.memory)
         return ActorLearner(member, rows, actor, bytearray(actions.tobytes()))
+
+    def _differs(self, index: int, num_actions: int) -> ValueError:
+        return ValueError(
+            f"{self._plan.env} is in another state than before after the same {num_actions:,} actions of actor "
+            f"{index}. It is not a function of its seed, so this run cannot be resumed."
+        )
 
     @functools.cached_property
     def template(self) -> Member:

@@ -169,7 +169,7 @@ class HostPrograms:
     def _map_members(
         self, function: Callable[..., Any], rest: Member, memory: replay.ReplayState, settings: Settings
     ) -> Any:
-        """Apply `function` to every member, which gets its part of the memory, and to its settings."""
+        """Apply `function` to every member, with its part of the memory, and its settings."""
         num_actors = self._prog.spec.num_actors
         first_actors = jnp.arange(0, memory.spec.num_actors, num_actors)
 
