@@ -54,8 +54,8 @@ def measured(browser: Any, page: Path, width: int) -> list[dict[str, Any]]:
     return browser.execute_script(MEASURE, MARKS, TOLERANCE)
 
 
-SHOWN = [name for name in extreme_results.CASES if name not in ("constant", "zero", "tiny")]
-"""Those three are games of "all together", and `test_report_charts.py` draws them without a browser."""
+SHOWN = [name for name in extreme_results.CASES if name not in ("alike", "constant", "zero", "tiny")]
+"""Those four are games of "all together", and `test_report_charts.py` draws them without a browser."""
 NARROW = ("all together", "many algorithms", "huge", "negative", "one run")
 """The cases that are also shown on a phone: those whose labels, legends or layouts need the most room."""
 

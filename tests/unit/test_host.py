@@ -224,6 +224,7 @@ def doubled() -> gymnasium.Env:
 def test_factors_of_observations_are_as_if_the_environment_had_them() -> None:
     """Products with powers of two are exact, so the runs are the same to the last bit."""
     common = {"random_action_steps": 5, "step_size": 1e-3, "epsilon": 0.1, "target_period": 50, "num_steps": 1_000}
+    common["evaluation_episodes"] = 5
     runs = [train(plan(env="MountainCar-v0", observation_scale=scale, **common)) for scale in ((2, 8), (1, 1))]
     runs.append(train(plan(env=doubled, observation_scale=(), **common)))
     ends = [[(r.loss, r.q, r.gradient) for r in run.history[2:]] for run in runs]
