@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each process would compile all that it imports
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(config.rootpath / ".pytest_cache" / "bytecode"))
-    if "PYTHONPYCACHEPREFIX" in os.environ:  # this process has been started without it, or by one without it
+    if "PYTHONPYCACHEPREFIX" in os.environ:  # Python has read the variables when it started
         sys.dont_write_bytecode = False
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell sets it for commands in the background

@@ -240,7 +240,7 @@ def for_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def for_one_or_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Do the same as `for_each`, but on a CPU without a loop for a single member.
 
-    A loop there copies its inputs and outputs. Memories of pictures are too large for that.
+    A loop there copies its inputs and outputs, which made training on CartPole 0 to 8 % slower.
     """
 
     def call(given: Any) -> Any:

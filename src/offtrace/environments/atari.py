@@ -47,8 +47,8 @@ class AtariFactory:
     every frame; the paper has no sticky actions. With `life_loss=False` a lost life does not end
     the task. `full_action_space` uses all 18 actions in every game. A game starts with a random
     number of frames without an action, fewer than `noop_max`, and is truncated after `max_frames`
-    frames (27,000 steps, half an hour). `num_threads=0` uses one thread per core, but leaves cores to
-    the learner if there are many; the rows do not depend on it. `timeout` is that of `GymnasiumRows`.
+    frames (27,000 steps, half an hour). `num_threads=0` uses one thread per core; from 8 cores on, two
+    are left to the learner. The rows do not depend on it. `timeout` is that of `GymnasiumRows`.
     """
 
     stack: ClassVar[int] = STACK
@@ -192,7 +192,7 @@ def _emulators() -> Any:
 
 
 def _default_threads() -> int:
-    """Return the number of emulator threads. With 14 on 16 cores, agents trained 15 to 45 % faster."""
+    """Return the number of emulator threads. With 14 on 16 cores, agents trained 15 and 44 % faster."""
     cores = num_cores()
     return cores - 2 if cores >= MANY_CORES else cores
 
