@@ -16,6 +16,7 @@ PAGES = {
     "evaluation-studies": "docs/evaluation-studies.md",
     "agent": "docs/agent.md",
     "experiments": "docs/experiments.md",
+    "atari": "docs/results/atari.md",
     "statistics": "docs/statistics.md",
     "doctor": "docs/doctor.md",
     "deviations": "docs/deviations.md",
