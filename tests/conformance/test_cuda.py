@@ -3,16 +3,14 @@
 `test_operator.py` has every trace and every way an episode can end.
 """
 
-import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import cuda_kernels
 import numpy as np
 import pytest
 import torch
-from builders import windows
-from builders.windows import Arrays, with_ends, with_invalid_masked_rows
+from builders.kernel_inputs import FAULTS, INF, NAN, plain, refusal, window_with_ends
+from builders.windows import Arrays
 
 import offtrace as ot
 from offtrace.returns import reference
@@ -20,7 +18,6 @@ from offtrace.returns import reference
 if not cuda_kernels.THERE:
     pytest.skip("Triton is not there, it comes with PyTorch for CUDA", allow_module_level=True)
 
-NAN, INF = math.nan, math.inf
 FUSED = [ot.OneStep(), ot.QLambda(0.9), ot.TreeBackup(0.9), ot.ImportanceSampling(0.5), ot.Retrace(0.9)]
 SHAPES = {
     "small": (5, 3, 4),
@@ -35,12 +32,6 @@ CASES = [
     *((trace, "small") for trace in FUSED if trace.name != "retrace"),
 ]
 """Every shape with Retrace; the other traces, which differ by one formula for c, with a small one."""
-
-
-def window(shape: tuple[int, int, int]) -> Arrays:
-    """Some steps terminate, some rows start an episode, and masked rows hold values that no step may have."""
-    n, batch, actions = shape
-    return with_invalid_masked_rows(with_ends(windows.window(n, (batch,), actions, terminated=0.1)))
 
 
 @pytest.fixture(params=["one chunk", "chunks"])
@@ -61,7 +52,7 @@ def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("trace", "shape"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_targets(trace: ot.Trace, shape: str) -> None:
     """Equal to the compiled kernel of the CPU, which other tests compare with the paper's double sum."""
-    w = window(SHAPES[shape])
+    w = window_with_ends(SHAPES[shape])
     expected = ot.targets(**w, trace=trace)
     for validate in (True, False):
         got = cuda_kernels.targets(trace, w, validate=validate)
@@ -96,61 +87,6 @@ def test_a_long_window_loses_nothing_to_rounding() -> None:
     got = cuda_kernels.targets(ot.Retrace(1.0), w)
     expected = np.arange(n, 0, -1) * float(np.float32(0.1))
     np.testing.assert_array_max_ulp(got[:, 0], expected.astype(np.float32), maxulp=1)
-
-
-def broken(name: str, place: tuple[int, ...], value: float) -> Callable[[Arrays], None]:
-    def change(w: Arrays) -> None:
-        w[name][place] = value
-
-    return change
-
-
-def overflow(w: Arrays) -> None:
-    """Every value is finite, and so is π/μ = 10; its product with the TD error of row 5 is not."""
-    w["q"][5, 0] = 1.7e308
-    w["pi"][5, 0] = 1 / 3
-    w["mu_a"][5, 0] = 1 / 30
-
-
-def cross(w: Arrays) -> None:
-    w["reset"][3, 1], w["discount"][2, 1] = True, 0.9
-
-
-FAULTS: dict[str, Callable[[Arrays], None]] = {
-    "a reward that is no number": broken("r", (2, 1), NAN),
-    "the first reward": broken("r", (0, 0), INF),
-    "a discount above 1": broken("discount", (4, 1), 1.5),
-    "a discount below 0": broken("discount", (0, 1), -0.1),
-    "an action that does not exist": broken("a", (3, 0), 3),
-    "a negative action": broken("a", (5, 1), -1),
-    "an action that wraps": broken("a", (2, 1), 1 << 32),
-    "the first action": broken("a", (0, 1), 7),
-    "μ = 0": broken("mu_a", (1, 0), 0.0),
-    "μ above 1": broken("mu_a", (2, 0), 1.5),
-    "the first μ": broken("mu_a", (0, 0), NAN),
-    "a policy that does not sum to 1": broken("pi", (3, 1, 2), 0.9),
-    "a negative probability": broken("pi", (2, 0), np.array([0.7, 0.5, -0.2])),
-    "the first policy": broken("pi", (0, 0, 1), NAN),
-    "the last policy": broken("pi", (6, 1), np.array([0.1, 0.1, 0.1])),
-    "a value that is no number": broken("q", (4, 0, 1), NAN),
-    "the first value": broken("q", (0, 0), INF),
-    "the last value": broken("q", (6, 1), NAN),
-    "a step into another episode": cross,
-    "targets that overflow": overflow,
-}
-
-
-def plain() -> Arrays:
-    """No episode ends, and no row is masked."""
-    steps = (6, 2)
-    ends = {"reset": np.zeros(steps, bool), "mask": np.ones(steps, bool)}
-    return windows.window(6, (2,), 3, seed=1) | ends
-
-
-def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    with pytest.raises((ValueError, IndexError)) as caught:
-        function(*args, **kwargs)
-    return f"{caught.type.__name__}: {caught.value}"
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

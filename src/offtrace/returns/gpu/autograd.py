@@ -1,0 +1,108 @@
+"""The kernels as a function of PyTorch with a gradient."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offtrace.arrays import expectation
+from offtrace.returns import torch as on_torch
+from offtrace.returns.gpu import launch
+from offtrace.returns.gpu.gradients import Gradients
+from offtrace.returns.gpu.launch import Job, Result
+from offtrace.returns.gpu.rows import Inputs
+from offtrace.returns.window import Window, coefficients, value_of_taken, without_unread_rows
+from offtrace.traces import Trace
+
+DIFFERENTIABLE = ("r", "discount", "q", "pi", "q_a", "expected_q", "pi_a", "mu_a", "c", "lambda_")
+"""The inputs that may have a gradient."""
+
+
+def needs_gradient(job: Job) -> bool:
+    return torch.is_grad_enabled() and any(value is not None and value.requires_grad for value in job.w)
+
+
+def differentiable_targets(job: Job, trace: Trace) -> tuple[Tensor, Tensor | None]:
+    """Return targets with a gradient, and the flag of the checks."""
+    out, strange = _Targets.apply(job, trace, *(getattr(job.w, name) for name in DIFFERENTIABLE))
+    return out, strange
+
+
+class _Targets(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, job: Job, trace: Trace, *inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        result = launch.targets(job, keeps_m=True)
+        ctx.save_for_backward(*inputs, result.out, result.m)
+        # Without the tensors that have gradients: they are saved above, where PyTorch sees that they do not change.
+        ctx.job = job._replace(w=job.w._replace(**dict.fromkeys(DIFFERENTIABLE)))
+        ctx.trace = trace
+        if result.strange is not None:
+            ctx.mark_non_differentiable(result.strange)
+        return result.out, result.strange
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, out, m = ctx.saved_tensors
+        wants = dict(zip(DIFFERENTIABLE, ctx.needs_input_grad[2:], strict=True))
+        given = dict(zip(DIFFERENTIABLE, inputs, strict=True))
+        job = ctx.job._replace(w=ctx.job.w._replace(**given))
+        if torch.is_grad_enabled():  # with `create_graph=True`
+            found = _by_operations(job, ctx.trace, given, wants, gradients[0])
+        else:
+            found = _by_kernels(job, Result(out, m, None), wants, gradients[0])
+        return None, None, *(found.get(name) for name in DIFFERENTIABLE)
+
+
+def _by_kernels(job: Job, result: Result, wants: dict[str, bool], gradient: Tensor) -> dict[str, Tensor]:
+    to: dict[str, Tensor] = {}
+    for name, is_wanted in wants.items():
+        if is_wanted and name == "lambda_":
+            to[name] = torch.empty_like(result.out)
+        elif is_wanted and name != "r":
+            to[name] = torch.empty_like(getattr(job.w, name))
+    e = launch.backward(job, result, gradient.contiguous(), Gradients(**to))
+    if wants["r"]:
+        to["r"] = e.to(job.w.r.dtype)
+        if job.w.mask is not None:
+            to["r"] = to["r"].masked_fill(job.w.mask == 0, 0)
+    if "lambda_" in to and job.lambda_per_step:
+        to["lambda_"] = to["lambda_"].sum(0 if job.batch_major else 1)
+    return to
+
+
+def _by_operations(
+    job: Job, trace: Trace, given: dict[str, Tensor], wants: dict[str, bool], gradient: Tensor
+) -> dict[str, Tensor]:
+    """Return the gradients by tensor operations, which have derivatives of their own."""
+    # As views, so that a gradient does not pass from one argument to another that was computed from it.
+    views = {name: value.view_as(value) for name, value in given.items() if value is not None}
+    out = targets_by_operations(job._replace(w=job.w._replace(**views)), trace)
+    wanted = [name for name, is_wanted in wants.items() if is_wanted]
+    found = torch.autograd.grad(
+        out, [views[name] for name in wanted], gradient, create_graph=True, materialize_grads=True
+    )
+    return dict(zip(wanted, found, strict=True))
+
+
+def targets_by_operations(job: Job, trace: Trace) -> Tensor:
+    """Return what `launch.targets` returns, by tensor operations."""
+    w = job.w
+    if job.batch_major:
+        moved = (v if v is None or v.ndim < 2 else v.transpose(0, 1) for v in w)
+        w = Inputs(*moved)
+    names = ("log_pi_a", "log_mu_a") if job.logs else ("pi_a", "mu_a")
+    ends = {name: None if value is None else value.bool() for name, value in (("reset", w.reset), ("mask", w.mask))}
+    likelihoods = dict(zip(names, (w.pi_a, w.mu_a), strict=True))
+    floats = {name: getattr(w, name) for name in ("r", "discount", "q", "pi", "q_a", "expected_q")} | likelihoods
+    wide = {name: None if value is None else value.to(job.dtype) for name, value in floats.items()}
+    window = without_unread_rows(Window(**wide, a=w.a, **ends))
+    expected = window.expected_q
+    if expected is None:
+        expected = expectation(window.q[1:], window.pi[1:])
+    c = w.c
+    if c is None:
+        if w.lambda_ is not None:
+            trace = trace.with_lambda(w.lambda_.to(job.dtype))
+        c = coefficients(window, trace)
+    out = on_torch._fold_by_operations(window, value_of_taken(window), expected, c.to(job.dtype), as_targets=True)
+    return out.transpose(0, 1) if job.batch_major else out

@@ -1,0 +1,228 @@
+"""The forward kernels: targets from a window, in one pass over Q, π and the steps.
+
+With G for the targets, Eq. 3 is a recursion backwards in time, G_t = b_t + m_t G_{t+1}, with
+
+    m_t = discount_t c_{t+1},    b_t = r_t + discount_t (E_π Q(x_{t+1}, ·) − c_{t+1} Q(x_{t+1}, a_{t+1})).
+
+There are two ways to compute it:
+
+    one pass      a program takes some neighbours of the batch through all of time, a tile after the other. The pairs
+                  (m, b) of a tile are folded by a scan, and G of its earliest step is carried to the next tile.
+    two passes    where the batch is too small to keep the device busy: the first writes the pairs of all rows,
+                  which do not wait for each other, and the second folds them in chunks of time.
+
+What is carried is float64, so a long window of float32 does not accumulate rounding errors.
+"""
+
+import triton
+import triton.language as tl
+
+from offtrace.returns.gpu.rows import (
+    GIVEN,
+    SOFT_WATKINS,
+    WATKINS,
+    ends,
+    factor,
+    is_finite,
+    lambda_of_next,
+    places,
+    read_policy,
+    taken,
+    times,
+    wrong_rows,
+)
+
+
+@triton.jit
+def pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode: tl.constexpr):
+    """Return m and b of the rows of a tile, where they are in memory, and which of them look wrong."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    t, in_batch, base, here, state = places(above, first, n, batch, mode)
+    step = 1 if mode.batch_major else batch
+    is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
+    reward = tl.load(w.r + base + here, is_real, 0.0).to(tl.float64)
+    discount = tl.load(w.discount + base + here, is_real, 0.0).to(tl.float64)
+    _, known, q_a, value, pi_a, mu_a = taken(w, is_real, goes_on, base, here, state, step, mode)
+    there = in_batch & (t >= -1)
+    ahead, total, greedy = read_policy(w, is_real, there, value, base, here, state, parameter, tolerance, mode)
+
+    if mode.kind == GIVEN:
+        c = tl.load(w.c + base + step + here, goes_on, 0.0).to(tl.float64)
+    else:
+        if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
+            c = greedy
+        else:
+            c = factor(pi_a, mu_a, parameter, mode)
+        c = times(lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode), c)
+    c = tl.where(continues, c, 0.0)
+    m = times(discount, c)
+    if mode.corrections:
+        b = tl.where(is_real, reward + times(discount, ahead) - q_a, 0.0)
+    else:
+        b = tl.where(is_real, reward + times(discount, ahead - times(c, q_a)), 0.0)
+
+    bad = tl.zeros((SIZE,), tl.int1)
+    if mode.checks:
+        bad = wrong_rows(w, is_real, goes_on, continues, reward, discount, ahead, total, known, q_a, pi_a, mu_a,
+                         tolerance, mode)  # fmt: skip
+        bad = bad | ~is_finite(c)
+    return t, in_batch, base, here, m, b, bad
+
+
+@triton.jit
+def then(m, b, m_before, b_before):
+    """Return G → b_before + m_before (b + m G): the step before, in time, comes after in the scan."""
+    return times(m_before, m), b_before + times(m_before, b)
+
+
+@triton.jit
+def folded(m, b, carried, mode: tl.constexpr):
+    """Return G of the rows of a tile and Π m from its end, both flat, from G behind the tile, one per neighbour."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    STEPS: tl.constexpr = mode.steps
+    ROWS: tl.constexpr = mode.rows
+    if mode.batch_major:
+        m, b = tl.associative_scan((tl.reshape(m, (ROWS, STEPS)), tl.reshape(b, (ROWS, STEPS))), 1, then)
+        g = b + times(m, carried[:, None])
+    else:
+        m, b = tl.associative_scan((tl.reshape(m, (STEPS, ROWS)), tl.reshape(b, (STEPS, ROWS))), 0, then)
+        g = b + times(m, carried[None, :])
+    return tl.reshape(g, (SIZE,)), tl.reshape(m, (SIZE,))
+
+
+@triton.jit
+def at_earliest(x, mode: tl.constexpr):
+    """Return the values of a tile at its earliest step, one per neighbour."""
+    STEPS: tl.constexpr = mode.steps
+    ROWS: tl.constexpr = mode.rows
+    last = tl.arange(0, mode.steps) == mode.steps - 1
+    if mode.batch_major:
+        found = tl.sum(tl.where(last[None, :], tl.reshape(x, (ROWS, STEPS)), 0.0), 1)
+    else:
+        found = tl.sum(tl.where(last[:, None], tl.reshape(x, (STEPS, ROWS)), 0.0), 0)
+    return found
+
+
+@triton.jit(do_not_specialize=["n", "batch"])
+def one_pass(w, out, m_out, strange, n, batch, lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
+             mode: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """Take some neighbours of the batch through all of time."""
+    STEPS: tl.constexpr = mode.steps
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    ROWS: tl.constexpr = mode.rows
+    first = tl.program_id(0).to(tl.int64) * mode.rows
+    carried = tl.zeros((ROWS,), tl.float64)
+    any_bad = tl.zeros((SIZE,), tl.int1)
+    num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
+    for done in tl.range(0, num_steps, STEPS, num_stages=STAGES):
+        t, in_batch, base, here, m, b, bad = pairs_of_tile(
+            w, n - done, first, n, batch, lambda_, parameter, tolerance, mode
+        )
+        g, _ = folded(m, b, carried, mode)
+        carried = at_earliest(g, mode)
+        there = in_batch & (t >= 0)
+        tl.store(out + base + here, g, there)
+        if m_out is not None:
+            tl.store(m_out + base + here, m, there)
+        if mode.checks:
+            any_bad = any_bad | bad | (there & ~is_finite(g))
+    if mode.checks:
+        if tl.max(any_bad.to(tl.int32), 0) > 0:
+            tl.store(strange, 1)
+
+
+@triton.jit(do_not_specialize=["n", "batch"])
+def all_pairs(w, m_out, b_out, strange, n, batch, lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
+              mode: tl.constexpr):  # fmt: skip
+    """Write m and b of one tile; tile 0 has the last steps."""
+    num_groups = tl.cdiv(batch, mode.rows)
+    first = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows
+    above = n - tl.program_id(0) // num_groups * mode.steps
+    t, in_batch, base, here, m, b, bad = pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode)
+    there = in_batch & (t >= 0)
+    tl.store(m_out + base + here, m, there)
+    tl.store(b_out + base + here, b, there)
+    if mode.checks:
+        if tl.max(bad.to(tl.int32), 0) > 0:
+            tl.store(strange, 1)
+
+
+@triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
+def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, strange, n, batch, chunk_steps,
+               mode: tl.constexpr, FORWARDS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """Fold the pairs of one chunk of time; chunk 0 comes first in the recursion.
+
+    Backwards in time it solves G_t = b_t + m_t G_{t+1}. Forwards it solves e_t = b_t + m_{t−1} e_{t−1}, the same
+    recursion transposed, which is its gradient.
+
+    With `total_m` and `total_b`, only what a chunk does as a whole is written, G → B + M G. Otherwise
+    `ends_of_chunks`, if there are several, has the value behind each.
+    """
+    STEPS: tl.constexpr = mode.steps
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    ROWS: tl.constexpr = mode.rows
+    chunk = tl.program_id(1)
+    first = tl.program_id(0).to(tl.int64) * mode.rows
+    lane = first + tl.arange(0, mode.rows)
+    carried = tl.zeros((ROWS,), tl.float64)
+    product = tl.full((ROWS,), 1.0, tl.float64)
+    if ends_of_chunks is not None:
+        carried = tl.load(ends_of_chunks + (chunk - 1).to(tl.int64) * batch + lane, (chunk > 0) & (lane < batch), 0.0)
+    any_bad = tl.zeros((SIZE,), tl.int1)
+    start = chunk * chunk_steps
+    end = tl.minimum(start + chunk_steps, n)
+    i = tl.arange(0, mode.steps * mode.rows)
+    if mode.batch_major:
+        later = i % mode.steps
+        row = i // mode.steps
+    else:
+        later = i // mode.rows
+        row = i % mode.rows
+    for k in tl.range(start, end, STEPS, num_stages=STAGES):
+        t = k + later if FORWARDS else n - 1 - k - later
+        there = (k + later < end) & (first + row < batch)
+        if mode.batch_major:
+            at = (first + row) * n + t
+            before = 1
+        else:
+            at = t * batch.to(tl.int64) + first + row
+            before = batch
+        b_t = tl.load(b + at, there, 0.0).to(tl.float64)
+        if FORWARDS:
+            m_t = tl.load(m + at - before, there & (t > 0), 0.0).to(tl.float64)
+        else:
+            m_t = tl.load(m + at, there, 0.0).to(tl.float64)
+        # Rows beyond the end change nothing: they pass on what is behind them.
+        m_t = tl.where(k + later < end, m_t, 1.0)
+        g, gain = folded(m_t, b_t, carried, mode)
+        carried = at_earliest(g, mode)
+        if total_m is not None:
+            product = times(product, at_earliest(gain, mode))
+        else:
+            tl.store(out + at, g, there)
+            if strange is not None:
+                any_bad = any_bad | (there & ~is_finite(g))
+    if total_m is not None:
+        at = chunk.to(tl.int64) * batch + lane
+        tl.store(total_m + at, product, lane < batch)
+        tl.store(total_b + at, carried, lane < batch)
+    if strange is not None:
+        if tl.max(any_bad.to(tl.int32), 0) > 0:
+            tl.store(strange, 1)
+
+
+@triton.jit(do_not_specialize=["num_chunks", "batch"])
+def join_chunks(total_m, total_b, num_chunks, batch, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
+    """Replace B of every chunk by G at its earliest step, which is the value behind the chunk before."""
+    lane = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    carried = tl.zeros((ROWS,), tl.float64)
+    for start in range(0, num_chunks, CHUNKS):
+        chunk = start + tl.arange(0, CHUNKS)
+        there = (chunk < num_chunks)[:, None] & (lane < batch)[None, :]
+        at = chunk[:, None].to(tl.int64) * batch + lane[None, :]
+        m = tl.load(total_m + at, there, 1.0)
+        b = tl.load(total_b + at, there, 0.0)
+        m, b = tl.associative_scan((m, b), 0, then)
+        g = b + times(m, carried[None, :])
+        tl.store(total_b + at, g, there)
+        carried = tl.sum(tl.where((tl.arange(0, CHUNKS) == CHUNKS - 1)[:, None], g, 0.0), 0)

@@ -1,0 +1,145 @@
+"""From the arguments of `targets` to a job for the kernels: which trace, which tensors, which layout in memory.
+
+Nothing is copied if all tensors are time-major, (n, …), or all are views of batch-major ones, (…, n). Dtypes stay as
+they are: the kernels read float16, bfloat16, float32 and float64, and compute in float32 or float64.
+"""
+
+import torch
+from torch import Tensor
+
+from offtrace.arrays import take_action
+from offtrace.returns.gpu.launch import MOST_ACTIONS, READ_MU, Job
+from offtrace.returns.gpu.rows import Inputs
+from offtrace.returns.torch import step_tensor
+from offtrace.returns.window import BOOLEAN, WITH_ACTIONS, Window, actions_taken, coefficients
+from offtrace.traces import Trace, formulas
+
+
+def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | None:
+    """Return the job for a window of tensors on one device; None if the kernels do not serve it."""
+    kind = formulas.KINDS.get(type(trace), formulas.GIVEN)
+    rows = window.pi if window.q is None else window.q
+    if window.r.numel() == 0 or (rows is not None and rows.shape[-1] > MOST_ACTIONS):
+        return None
+    if not trace.markov and kind == formulas.GIVEN:  # a user's own β
+        return None
+    parameter = getattr(trace, formulas.PARAMETERS.get(type(trace), ""), 1.0)
+    if not isinstance(parameter, int | float):
+        return None
+    c = None
+    if kind == formulas.GIVEN:
+        c = step_tensor("c", coefficients(window, trace), window)
+    pi_a, mu_a, logs = _likelihoods(window, kind)
+    is_double = any(isinstance(value, Tensor) and value.dtype is torch.float64 for value in window)
+    number, lambdas = _lambda_of(trace, kind, window.r)
+    given = {
+        "r": window.r,
+        "discount": window.discount,
+        "q": window.q,
+        "pi": window.pi,
+        "a": window.a,
+        "q_a": window.q_a,
+        "expected_q": window.expected_q,
+        "pi_a": pi_a,
+        "mu_a": mu_a,
+        "c": c,
+        "lambda_": lambdas,
+        "reset": window.reset,
+        "mask": window.mask,
+    }
+    batch_major, tensors = _flat(given)
+    return Job(
+        Inputs(**tensors),
+        kind,
+        lambda_=number,
+        parameter=float(parameter),
+        logs=logs,
+        lambda_per_step=lambdas is not None and lambdas.ndim == 1,
+        batch_major=batch_major,
+        tolerance=tolerance,
+        dtype=torch.float64 if is_double else torch.float32,
+    )
+
+
+def is_mixed(window: Window, trace: Trace) -> bool:
+    """Return whether one of π and μ is a probability and the other a logarithm. Both become logarithms."""
+    return trace.reads_mu and (window.log_pi_a is None) != (window.log_mu_a is None)
+
+
+def _likelihoods(window: Window, kind: int) -> tuple[Tensor | None, Tensor | None, bool]:
+    """Return π(a|x) and μ(a|x) as far as they are given and read, and whether they are logarithms.
+
+    π is passed on even if the trace does not read it, as it is checked.
+    """
+    pi_a = window.pi_a
+    mu_a = window.mu_a
+    logs = window.log_pi_a is not None
+    if logs:
+        pi_a = window.log_pi_a
+    if kind not in READ_MU:
+        return pi_a, None, logs
+    if logs and window.log_mu_a is None:
+        return pi_a, mu_a.log(), True
+    if window.log_mu_a is None:
+        return pi_a, mu_a, False
+    if not logs:
+        if pi_a is None:
+            pi_a = take_action(window.pi[: window.r.shape[0]], actions_taken(window))
+        pi_a = pi_a.log()
+    return pi_a, window.log_mu_a, True
+
+
+def _lambda_of(trace: Trace, kind: int, r: Tensor) -> tuple[float, Tensor | None]:
+    """Return λ as a number, or as a tensor on the device: (n,), or the shape of `r`. A given c has it already."""
+    if kind == formulas.GIVEN:
+        return 1.0, None
+    if isinstance(trace.lambda_, int | float):
+        return float(trace.lambda_), None
+    values = torch.as_tensor(trace.lambda_, device=r.device)
+    if not values.is_floating_point():
+        values = values.to(r.dtype)
+    if values.ndim == 0:
+        values = values.expand(r.shape[0])
+    if values.ndim == 1:
+        values = values.contiguous()
+    return 1.0, values
+
+
+def _flat(given: dict[str, Tensor | None]) -> tuple[bool, dict[str, Tensor]]:
+    """Return whether the window is batch-major, and its tensors with one axis of batch."""
+    tensors = {name: value for name, value in given.items() if value is not None}
+    n = tensors["r"].shape[0]
+    batch_major = False
+    if not all(value.is_contiguous() for value in tensors.values()):
+        batch_major = all(
+            _time_last(name, value).is_contiguous()
+            for name, value in tensors.items()
+            if name != "lambda_" or value.ndim > 1
+        )
+    flat = {}
+    for name, value in tensors.items():
+        if name in BOOLEAN:
+            value = value.view(torch.int8)
+        if name == "lambda_" and value.ndim == 1:
+            flat[name] = value
+        elif batch_major:
+            value = _time_last(name, value)
+            flat[name] = value.reshape(-1, n + 1, value.shape[-1]) if name in WITH_ACTIONS else value.reshape(-1, n)
+        elif name in WITH_ACTIONS:
+            flat[name] = value.reshape(n + 1, -1, value.shape[-1]).contiguous()
+        else:
+            flat[name] = value.reshape(n, -1).contiguous()
+    return batch_major, flat
+
+
+def _time_last(name: str, value: Tensor) -> Tensor:
+    """Return a tensor with the axis of time behind those of the batch."""
+    return value.movedim(0, -2 if name in WITH_ACTIONS else -1)
+
+
+def like_window(out: Tensor, window: Window, *, batch_major: bool) -> Tensor:
+    """Return the result of a job in the shape of the window."""
+    n, *batch = window.r.shape
+    if batch_major:
+        return out.view(*batch, n).movedim(-1, 0)
+    return out.view(n, *batch)

@@ -1,0 +1,302 @@
+"""What the kernels read of a row, as functions that Triton compiles into them.
+
+A kernel works on tiles: `steps` steps of `rows` neighbours in the batch, the latest step first.
+
+    time-major                                 batch-major
+    i = 0 … rows−1          step above−1       i = 0 … steps−1           first neighbour, steps above−1, above−2, …
+    i = rows … 2 rows−1     step above−2       i = steps … 2 steps−1     second neighbour
+    …                                          …
+
+Row t of a tile reads r and the discount of step t, and of step t+1 what its c is computed from. Q and π are those of
+state t+1, which both E_π Q(x_{t+1}, ·) and c_{t+1} are about, so every row of Q and π is read once.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from offtrace.traces import formulas
+
+GIVEN = tl.constexpr(formulas.GIVEN)
+ONE_STEP = tl.constexpr(formulas.KIND_ONE_STEP)
+IS = tl.constexpr(formulas.KIND_IS)
+Q_LAMBDA = tl.constexpr(formulas.KIND_Q_LAMBDA)
+TREE_BACKUP = tl.constexpr(formulas.KIND_TREE_BACKUP)
+RETRACE = tl.constexpr(formulas.KIND_RETRACE)
+WATKINS = tl.constexpr(formulas.KIND_WATKINS)
+SOFT_WATKINS = tl.constexpr(formulas.KIND_SOFT_WATKINS)
+ACER = tl.constexpr(formulas.KIND_ACER)
+Q_SIGMA = tl.constexpr(formulas.KIND_Q_SIGMA)
+
+
+class Inputs(NamedTuple):
+    """The tensors of a window; a kernel is compiled for those that are not None."""
+
+    r: Any
+    discount: Any
+    q: Any = None
+    pi: Any = None
+    a: Any = None
+    q_a: Any = None
+    expected_q: Any = None
+    pi_a: Any = None
+    """π(a_t|x_t), or its logarithm; if None it comes from `pi`."""
+    mu_a: Any = None
+    """μ(a_t|x_t), or its logarithm."""
+    c: Any = None
+    lambda_: Any = None
+    """λ of every step, (n,), or of every row; if None it is the number that the kernel is called with."""
+    reset: Any = None
+    mask: Any = None
+
+
+class Mode(NamedTuple):
+    """What a kernel is compiled for, besides the inputs that are there."""
+
+    kind: int
+    """The trace, as numbered in `formulas`; GIVEN for an array of c."""
+    num_actions: int
+    head: int
+    tail: int
+    """A row of 18 actions is read as 16 and 2: blocks have powers of 2, and a block of 32 would be half empty."""
+    logs: bool
+    """`pi_a` and `mu_a` are logarithms."""
+    reads_pi: bool
+    reads_mu: bool
+    reads_rows: bool
+    """Whole rows of Q and π are read, not only the entry of the action taken."""
+    lambda_per_step: bool
+    """`lambda_` is (n,)."""
+    batch_major: bool
+    """The batch is the first axis in memory, time the second."""
+    corrections: bool
+    """The result is Δ, not Q + Δ."""
+    takes_densities: bool
+    """Logarithms may be above 0."""
+    checks: bool
+    double: bool
+    """The output is float64, and so are sums over actions."""
+    steps: int
+    rows: int
+
+
+@triton.jit
+def times(x, y):
+    """Return x y; a 0 on either side keeps a NaN or an infinity on the other out."""
+    return tl.where((x == 0) | (y == 0), 0.0, x * y)
+
+
+@triton.jit
+def is_finite(x):
+    return x - x == 0
+
+
+@triton.jit
+def places(above, first, n, batch, mode: tl.constexpr):
+    """Return where the rows of a tile are in memory, in 5 parts.
+
+    t             the step of each row; steps below −1 are not there
+    in_batch      whether its neighbour is in the batch
+    base, here    row t of r, a, …, as a common offset and one per row
+    state         row t+1 of Q and π is at base + here + state
+    """
+    i = tl.arange(0, mode.steps * mode.rows)
+    if mode.batch_major:
+        t = above - 1 - i % mode.steps
+        row = i // mode.steps
+        base = first * n + above - 1
+        here = row.to(tl.int64) * n - i % mode.steps
+        state = first + row + 1  # a window has one state more than steps
+    else:
+        t = above - 1 - i // mode.rows
+        row = i % mode.rows
+        base = (above - 1) * batch.to(tl.int64) + first
+        here = row - (i // mode.rows) * batch.to(tl.int64)
+        state = batch
+    return t, first + row < batch, base, here, state
+
+
+@triton.jit
+def ends(w, t, in_batch, base, here, step, n):
+    """Return which rows are real steps, which of them have a real step after them, and which are continued by it."""
+    is_real = in_batch & (t >= 0)
+    goes_on = in_batch & (t >= -1) & (t + 1 < n)
+    if w.mask is not None:
+        is_real = is_real & (tl.load(w.mask + base + here, is_real, 0) != 0)
+        goes_on = goes_on & (tl.load(w.mask + base + step + here, goes_on, 0) != 0)
+    continues = goes_on
+    if w.reset is not None:
+        continues = continues & (tl.load(w.reset + base + step + here, goes_on, 0) == 0)
+    return is_real, goes_on, continues
+
+
+@triton.jit
+def policy_and_values(w, there, base, here, state, START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):
+    """Return π and Q of state t+1 for some of the actions, (rows of the tile, WIDTH), with zeros beyond the last."""
+    column = START + tl.arange(0, WIDTH)
+    inside = there[:, None] & (column < mode.num_actions)[None, :]
+    cell = ((here + state) * mode.num_actions)[:, None] + column[None, :]
+    dtype: tl.constexpr = tl.float64 if mode.double else tl.float32
+    p = tl.zeros(inside.shape, dtype)
+    values = tl.zeros(inside.shape, dtype)
+    if w.pi is not None:
+        p = tl.load(w.pi + base * mode.num_actions + cell, inside, 0.0).to(dtype)
+    if w.q is not None:
+        values = tl.load(w.q + base * mode.num_actions + cell, inside, 0.0).to(dtype)
+    return p, values
+
+
+@triton.jit
+def sums_over(w, there, value, base, here, state, parameter, tolerance,
+              START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):  # fmt: skip
+    """Return what is summed up over some of the actions of state t+1.
+
+    E_π Q(x, ·);  Σ π, which is NaN if one of them is no probability;  what Watkins's traces read: max Q(x, ·),
+    or the share of π that the action taken, whose Q is `value`, nearly matches
+    """
+    p, values = policy_and_values(w, there, base, here, state, START, WIDTH, mode)
+    expected = tl.sum(tl.where(p != 0, p * values, 0.0), 1)
+    total = expected
+    if mode.checks:
+        slack = tl.full((1, 1), tolerance, p.dtype)
+        total = tl.sum(tl.where((p >= -slack) & (p <= 1 + slack), p, float("nan")), 1)
+    greedy = expected
+    if mode.kind == WATKINS:
+        is_legal = (values == values) & (START + tl.arange(0, WIDTH) < mode.num_actions)[None, :]  # NaN: illegal
+        greedy = tl.max(tl.where(is_legal, values, float("-inf")), 1)
+    elif mode.kind == SOFT_WATKINS:
+        greedy = tl.sum(tl.where(matches(p, values, value, parameter), p, 0.0), 1)
+    return expected, total, greedy
+
+
+@triton.jit
+def matches(p, values, value, parameter):
+    """Return 1{Q(x, a) ≥ Q(x, b) − κ |Q(x, b)|} for every action b, of soft Watkins."""
+    others = tl.where(p == 0, 0.0, values)
+    return value.to(values.dtype)[:, None] >= others - tl.full((1, 1), parameter, values.dtype) * tl.abs(others)
+
+
+@triton.jit
+def read_policy(w, is_real, there, value, base, here, state, parameter, tolerance, mode: tl.constexpr):
+    """Return the sums of `sums_over` over all actions; E_π Q is `expected_q` where that is given."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    expected = tl.zeros((SIZE,), tl.float64)
+    total = tl.full((SIZE,), 1.0, tl.float64)
+    greedy = expected
+    if mode.reads_rows:
+        expected, total, greedy = sums_over(
+            w, there, value, base, here, state, parameter, tolerance, 0, mode.head, mode
+        )
+        if mode.tail > 0:
+            expected_2, total_2, greedy_2 = sums_over(
+                w, there, value, base, here, state, parameter, tolerance, mode.head, mode.tail, mode
+            )
+            expected += expected_2
+            total += total_2
+            greedy = tl.maximum(greedy, greedy_2) if mode.kind == WATKINS else greedy + greedy_2
+    if mode.kind == WATKINS:
+        own = tl.where(value == value, value, float("-inf"))
+        greedy = tl.where(own == greedy, 1.0, 0.0)
+    expected = expected.to(tl.float64)
+    if w.expected_q is not None:
+        expected = tl.load(w.expected_q + base + here, is_real, 0.0).to(tl.float64)
+    return expected, total, greedy.to(tl.float64)
+
+
+@triton.jit
+def taken(w, is_real, goes_on, base, here, state, step, mode: tl.constexpr):
+    """Return the action of step t+1, whether it exists, Q of it, Q of it in `q` if a trace reads that, π and μ."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    one = tl.full((SIZE,), 1.0, tl.float64)
+    action = tl.zeros((SIZE,), tl.int64)
+    known = goes_on
+    if w.a is not None:
+        action = tl.load(w.a + base + step + here, goes_on, 0).to(tl.int64)
+        known = goes_on & (action >= 0) & (action < mode.num_actions)
+    cell = (here + state) * mode.num_actions + action
+    if w.q_a is not None:
+        # Corrections have δ_t in b_t, and so Q(x_t, a_t), where targets have c_{t+1} Q(x_{t+1}, a_{t+1}).
+        q_a = tl.load(
+            w.q_a + base + (0 if mode.corrections else step) + here, is_real if mode.corrections else goes_on, 0.0
+        ).to(tl.float64)
+    else:
+        q_a = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(tl.float64)
+    value = q_a
+    if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
+        value = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(tl.float64)
+    pi_a = one
+    if w.pi_a is not None:
+        pi_a = tl.load(w.pi_a + base + step + here, goes_on, 0.0).to(tl.float64)
+    elif mode.reads_pi:
+        pi_a = tl.load(w.pi + base * mode.num_actions + cell, known, 0.0).to(tl.float64)
+    mu_a = one
+    if mode.reads_mu:
+        mu_a = tl.load(w.mu_a + base + step + here, goes_on, 1.0).to(tl.float64)
+    return action, known, q_a, value, pi_a, mu_a
+
+
+@triton.jit
+def factor(pi_a, mu_a, parameter, mode: tl.constexpr):
+    """Return c / λ for the traces that read π(a|x) and μ(a|x) only."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    one = tl.full((SIZE,), 1.0, tl.float64)
+    if mode.logs:
+        target = tl.exp(pi_a)
+        ratio = tl.exp(pi_a - mu_a)
+    else:
+        target = pi_a
+        ratio = pi_a / mu_a
+    clipped = tl.where(ratio < 1, ratio, 1.0)
+    if mode.kind == ONE_STEP:
+        found = 0.0 * one
+    elif mode.kind == Q_LAMBDA:
+        found = one
+    elif mode.kind == TREE_BACKUP:
+        found = target
+    elif mode.kind == IS:
+        found = ratio
+    elif mode.kind == Q_SIGMA:
+        found = parameter * ratio + (1 - parameter) * target
+    elif mode.kind == ACER:
+        found = tl.exp(tl.log(clipped) / parameter)
+    else:
+        found = clipped  # Retrace
+    return found
+
+
+@triton.jit
+def lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode: tl.constexpr):
+    """Return λ_{t+1}."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    if w.lambda_ is None:
+        found = tl.full((SIZE,), 1.0, tl.float64) * lambda_
+    elif mode.lambda_per_step:
+        found = tl.load(w.lambda_ + t + 1, goes_on, 0.0).to(tl.float64)
+    else:
+        found = tl.load(w.lambda_ + base + step + here, goes_on, 0.0).to(tl.float64)
+    return found
+
+
+@triton.jit
+def wrong_rows(w, is_real, goes_on, continues, reward, discount, ahead, total, known, q_a, pi_a, mu_a, tolerance,
+               mode: tl.constexpr):  # fmt: skip
+    """Return which rows break a rule of `checks.py`, or may do so: it then looks for the rule."""
+    reaches = is_real & (discount != 0)
+    bad = is_real & ~((discount >= 0) & (discount <= 1) & is_finite(reward))
+    bad = bad | (reaches & ~is_finite(ahead))
+    bad = bad | (goes_on & ~known)
+    bad = bad | ((is_real if mode.corrections else goes_on) & ~is_finite(q_a))
+    if mode.logs:
+        bad = bad | (goes_on & ~((pi_a < float("inf")) & is_finite(mu_a)))
+        if not mode.takes_densities:
+            bad = bad | (goes_on & ~(pi_a <= tolerance))
+    else:
+        bad = bad | (goes_on & ~((pi_a >= -tolerance) & (pi_a <= 1 + tolerance)))
+        bad = bad | (goes_on & ~((mu_a > 0) & (mu_a <= 1 + tolerance)))
+    if mode.reads_rows:
+        bad = bad | ((goes_on | reaches) & ~(tl.abs(total - 1) <= tolerance))
+    if w.expected_q is None:
+        bad = bad | (goes_on & ~is_finite(ahead))
+        bad = bad | (reaches & goes_on & ~continues)  # a step into another episode
+    return bad

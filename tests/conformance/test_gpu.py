@@ -1,0 +1,381 @@
+"""The kernels of `offtrace.returns.gpu`: plans, gradients, layouts, dtypes, what is refused, and that they compile.
+
+`test_operator.py` compares every trace with the paper's double sum.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gpu_kernels
+import numpy as np
+import pytest
+import torch
+from builders import windows
+from builders.kernel_inputs import FAULTS, overflow, plain, refusal, window_with_ends
+from builders.windows import Arrays
+from loops import each
+
+import offtrace as ot
+from offtrace.returns.window import Window
+
+if not gpu_kernels.THERE:
+    pytest.skip("Triton is not there, it comes with PyTorch for CUDA", allow_module_level=True)
+
+MARKOV = [ot.as_trace(name, 0.9) for name, cls in ot.TRACES.items() if cls.markov]
+NEEDS_A_PARAMETER = {"continuous_acer": ot.ContinuousACER(0.9, 3), "q_sigma": ot.QSigma(0.9, 0.3)}
+MARKOV = [NEEDS_A_PARAMETER.get(trace.name, trace) for trace in MARKOV]
+NOT_MARKOV = [ot.as_trace(name, 0.9) for name, cls in ot.TRACES.items() if not cls.markov]
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel does not write is NaN."""
+
+    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def made(*args: Any, **options: Any) -> torch.Tensor:
+            out = make(*args, **options)
+            return out.fill_(torch.nan) if out.is_floating_point() else out
+
+        return made
+
+    launch = gpu_kernels.load("launch")
+    own = type(sys)("torch")
+    own.__dict__.update(vars(torch))
+    own.empty = poisoned(torch.empty)  # ty: ignore
+    own.empty_like = poisoned(torch.empty_like)  # ty: ignore
+    for module in (launch, gpu_kernels.load("autograd")):
+        monkeypatch.setattr(module, "torch", own)
+
+
+@pytest.fixture(params=["one pass", "two passes", "chunks"])
+def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every way to share out a window, with small tiles."""
+    launch = gpu_kernels.load("launch")
+    one_pass = request.param == "one pass"
+
+    def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Any:
+        return launch.Plan(4, 2, one_pass)
+
+    def fold_plan(n: int, batch: int, batch_major: bool) -> Any:
+        chunk_steps = 4 if request.param == "chunks" else 4 * -(-n // 4)
+        return launch.FoldPlan(launch.FoldMode(2, 2, batch_major), chunk_steps)
+
+    monkeypatch.setattr(launch, "plan_for", plan_for)
+    monkeypatch.setattr(launch, "fold_plan", fold_plan)
+
+
+@pytest.mark.usefixtures("_plan")
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("shape", [(5, 3, 6), (1, 3, 4), (9, 1, 1), (12, 2, 9)])
+def test_every_plan(shape: tuple[int, int, int], batch_major: bool) -> None:
+    w = window_with_ends(shape)
+    expected = ot.targets(**w, trace=ot.Retrace(0.9))
+    for validate in (True, False):
+        given = gpu_kernels.tensors(w, batch_major=batch_major)
+        got = gpu_kernels.on_tensors(ot.Retrace(0.9), given, validate=validate)
+        np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("shape", [(40, 3, 2), (3, 37, 3), (6, 2, 70), (300, 1, 2)])
+def test_its_own_plans(shape: tuple[int, int, int], batch_major: bool) -> None:
+    w = window_with_ends(shape)
+    expected = ot.targets(**w, trace=ot.Retrace(0.9))
+    got = gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=batch_major))
+    np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_plans_fit_their_windows() -> None:
+    """Tiles are powers of 2 and not larger than needed; a large batch takes one pass, a long window two."""
+    launch = gpu_kernels.load("launch")
+    for n in (1, 16, 1000, 65536):
+        for batch in (1, 64, 4096, 1 << 20):
+            for width in (1, 18, 1024, 8192):
+                for batch_major in (False, True):
+                    plan = launch.plan_for(n, batch, width, batch_major)
+                    assert plan.steps * plan.rows <= 256
+                    assert plan.steps == launch.power_of_2(plan.steps) < 2 * n
+                    assert plan.rows == launch.power_of_2(plan.rows)
+    assert launch.plan_for(16, 1 << 20, 18, False).one_pass
+    assert launch.plan_for(16, 4, 18, False).one_pass
+    assert not launch.plan_for(65536, 64, 18, False).one_pass
+    assert launch.parts(18) == (16, 2)
+    assert launch.parts(7) == (4, 4)
+    assert launch.parts(1) == (1, 0)
+
+
+# -- gradients -----------------------------------------------------------------------------------------------
+
+
+def gradients(
+    function: Callable[[dict[str, torch.Tensor]], torch.Tensor], given: dict[str, torch.Tensor], names: list[str]
+) -> list[torch.Tensor]:
+    """Return the output and the gradients of some inputs, for a random gradient of the output."""
+    leaves = {name: value.detach() for name, value in given.items()}
+    for name in names:
+        leaves[name].requires_grad_()
+    out = function(leaves)
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
+    with gpu_kernels.in_use():
+        return [out.detach(), *torch.autograd.grad(out, [leaves[name] for name in names], weights)]
+
+
+def by_operations(trace: Any) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+    """The path that other tests compare with finite differences."""
+    return lambda given: ot.targets(**given, trace=trace, stop_gradient=False, validate=False)
+
+
+def assert_same_gradients(trace: Any, given: dict[str, torch.Tensor], names: list[str]) -> None:
+    expected = gradients(by_operations(trace), given, names)
+    got = gradients(lambda leaves: gpu_kernels.on_tensors(trace, leaves), given, names)
+    for name, one, other in zip(["out", *names], got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("trace", MARKOV)
+def test_gradient_of_every_trace(trace: ot.Trace, batch_major: bool) -> None:
+    w = gpu_kernels.tensors(window_with_ends((7, 3, 6)), batch_major=batch_major)
+    names = ["q", "pi", "r", "discount"]
+    if trace.needs_mu:
+        names.append("mu_a")
+    assert_same_gradients(trace, w, names)
+
+
+@pytest.mark.usefixtures("_plan")
+def test_gradient_with_every_plan() -> None:
+    assert_same_gradients(ot.Retrace(0.9), gpu_kernels.tensors(window_with_ends((9, 3, 2))), ["q"])
+
+
+@each("names", [["q_a", "expected_q", "r"], ["discount"], ["log_pi_a", "log_mu_a"]])
+@each("trace", [ot.Retrace(0.9), ot.ImportanceSampling(0.3), ot.ContinuousACER(0.9, 2)])
+def test_gradient_of_log_densities(trace: ot.Trace, names: list[str]) -> None:
+    assert_same_gradients(trace, gpu_kernels.tensors(densities()), names)
+
+
+def densities() -> Arrays:
+    rng = np.random.default_rng(3)
+    w = window_with_ends((7, 3, 2))
+    steps = {name: rng.normal(size=(7, 3)) for name in ("q_a", "expected_q", "log_pi_a", "log_mu_a")}
+    return steps | {name: w[name] for name in ("r", "discount", "reset", "mask")}
+
+
+@each(("batch", "shape"), [((3,), ()), ((3,), (7,)), ((3,), (7, 3)), ((), (7,))])
+def test_gradient_of_lambda(batch: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    w = gpu_kernels.tensors(windows.with_ends(windows.window(7, batch, 4)))
+    w["lambda_"] = torch.rand(shape, dtype=torch.float64, device=gpu_kernels.DEVICE)
+
+    def function(run: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return lambda given: run(ot.Retrace(given["lambda_"]), {k: v for k, v in given.items() if k != "lambda_"})
+
+    expected = gradients(function(lambda trace, given: by_operations(trace)(given)), w, ["lambda_", "q"])
+    got = gradients(function(gpu_kernels.on_tensors), w, ["lambda_", "q"])
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_gradient_of_a_users_own_trace() -> None:
+    def halved(pi_a: torch.Tensor, mu_a: torch.Tensor) -> torch.Tensor:
+        return 0.5 * torch.clamp(pi_a / mu_a, max=1.0)
+
+    w = gpu_kernels.tensors(window_with_ends((7, 3, 4)))
+    assert_same_gradients(halved, w, ["q", "pi", "mu_a"])
+
+
+def test_second_derivatives() -> None:
+    w = gpu_kernels.tensors(plain())
+    leaves = [w["q"].requires_grad_(), w["discount"].requires_grad_()]
+    found = []
+    for run in (by_operations(ot.Retrace(0.9)), lambda given: gpu_kernels.on_tensors(ot.Retrace(0.9), given)):
+        (first,) = torch.autograd.grad(run(w).square().sum(), leaves[:1], create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), leaves[1:])[0])
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+
+
+# -- inputs --------------------------------------------------------------------------------------------------
+
+
+@each("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_narrow_dtypes_are_read_as_they_are(dtype: torch.dtype) -> None:
+    w = gpu_kernels.tensors(window_with_ends((7, 3, 6)))
+    narrow = {name: value.to(dtype) if value.is_floating_point() else value for name, value in w.items()}
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in narrow.items()}
+    job = gpu_kernels.load("jobs").job_for(Window(**narrow), ot.Retrace(0.9), tolerance=None)
+    assert job.w.q.data_ptr() == narrow["q"].data_ptr()
+    got = gpu_kernels.on_tensors(ot.Retrace(0.9), narrow, validate=False)
+    assert got.dtype is torch.float32
+    expected = ot.targets(**wide, trace=ot.Retrace(0.9), validate=False)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_major_window_is_not_copied() -> None:
+    w = gpu_kernels.tensors(window_with_ends((7, 3, 6)), batch_major=True)
+    job = gpu_kernels.load("jobs").job_for(Window(**w), ot.Retrace(0.9), tolerance=None)
+    assert job.batch_major
+    assert job.w.q.data_ptr() == w["q"].data_ptr()
+    assert job.w.r.data_ptr() == w["r"].data_ptr()
+
+
+@each("batch", [(), (3,), (2, 3)])
+def test_any_batch_axes(batch: tuple[int, ...]) -> None:
+    w = windows.window(6, batch, 4)
+    for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
+        np.testing.assert_allclose(
+            gpu_kernels.targets(trace, w), ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12
+        )
+
+
+def test_pi_as_probabilities_and_mu_as_a_logarithm() -> None:
+    w = plain()
+    expected = ot.targets(**w, trace=ot.Retrace(0.9))
+    mixed = {name: value for name, value in w.items() if name != "mu_a"} | {"log_mu_a": np.log(w["mu_a"])}
+    np.testing.assert_allclose(gpu_kernels.targets(ot.Retrace(0.9), mixed), expected, rtol=1e-12)
+
+
+@each("trace", [ot.Retrace(0.9), ot.Watkins(0.9), ot.SoftWatkins(0.9), ot.RBIS(0.9)])
+def test_values_of_true_successors(trace: ot.Trace) -> None:
+    w = window_with_ends((7, 3, 6))
+    w["expected_q"] = np.random.default_rng(0).normal(size=(7, 3))
+    got = gpu_kernels.targets(trace, w)
+    np.testing.assert_allclose(got, ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12)
+
+
+def test_an_illegal_action_may_hold_anything() -> None:
+    w = plain()
+    w["a"][:] = 0
+    w["pi"][...] = [0.5, 0.5, 0.0]
+    for value in (np.nan, -np.inf):
+        w["q"][..., 2] = value
+        for trace in MARKOV:
+            expected = ot.targets(**w, trace=trace)
+            assert np.isfinite(expected).all()
+            np.testing.assert_allclose(gpu_kernels.targets(trace, w), expected, rtol=1e-12)
+
+
+@each("shape", [(40, 3), (1, 2)])
+def test_a_long_window_of_trajectory_aware_traces(shape: tuple[int, int]) -> None:
+    w = window_with_ends((*shape, 2))
+    for trace in NOT_MARKOV:
+        got = gpu_kernels.targets(trace, w)
+        np.testing.assert_allclose(got, ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@each("trace", [ot.ImportanceSampling(1.0), ot.RBIS(1.0)])
+def test_what_is_refused(fault: Callable[[Arrays], None], trace: ot.Trace) -> None:
+    """In the words of NumPy; without checks it is let pass, and nothing else is read."""
+    w = plain()
+    gpu_kernels.targets(trace, w)
+    fault(w)
+    if fault is overflow and not trace.markov:
+        return  # RBIS clips the ratio that overflows
+    expected = refusal(ot.targets, **w, trace=trace)
+    words = refusal(gpu_kernels.targets, trace, w)
+    assert words.replace("torch.float64", "float64") == expected
+    assert gpu_kernels.targets(trace, w, validate=False).shape == (6, 2)
+
+
+@each(("name", "value"), [("log_pi_a", np.inf), ("log_pi_a", np.nan), ("log_mu_a", -np.inf), ("q_a", np.nan)])
+def test_what_is_refused_of_log_densities(name: str, value: float) -> None:
+    w = windows.window(6, (2,), 3)
+    steps = {key: w[key] for key in ("r", "discount")}
+    rng = np.random.default_rng(0)
+    steps |= {key: rng.normal(size=(6, 2)) for key in ("q_a", "expected_q", "log_pi_a", "log_mu_a")}
+    gpu_kernels.targets(ot.Retrace(0.9), steps)
+    for row in (0, 3, 5):
+        wrong = windows.changed(steps, name, (row, 1), value)
+        expected = refusal(ot.targets, **wrong, trace=ot.Retrace(0.9))
+        assert refusal(gpu_kernels.targets, ot.Retrace(0.9), wrong) == expected
+
+
+def test_a_density_above_1_is_refused_by_tree_backup() -> None:
+    steps = {name: np.full((3, 1), 0.5) for name in ("q_a", "expected_q", "r", "discount", "log_pi_a")}
+    with pytest.raises(ValueError, match="logarithm of a probability"):
+        gpu_kernels.targets(ot.TreeBackup(0.9), steps)
+
+
+def test_a_users_own_trace_is_warned_about() -> None:
+    with pytest.warns(UserWarning, match="Theorem 1"):
+        gpu_kernels.targets(lambda pi_a, mu_a: 2 * pi_a / mu_a, plain())
+
+
+# -- the compiler --------------------------------------------------------------------------------------------
+
+COMPILE = """
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from offtrace.returns.gpu import fold, gradients, launch, trajectory_aware
+from offtrace.returns.gpu.gradients import Gradients
+from offtrace.returns.gpu.rows import Inputs
+from offtrace.traces import formulas
+
+WINDOW = {"r", "discount", "q", "pi", "a", "mu_a", "reset", "mask"}
+TYPES = {"a": "*i64", "reset": "*i8", "mask": "*i8", "n": "i32", "batch": "i32", "strange": "*i32"}
+SCALARS = ("lambda_", "parameter", "tolerance")
+
+
+def compile(kernel, constants, tuples):
+    signature, constexprs = {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        if name in tuples:
+            fields, given = tuples[name]
+            signature[name] = fields(*(TYPES.get(f, "*fp32") if f in given else "constexpr" for f in fields._fields))
+            constexprs |= {(i, j): None for j, f in enumerate(fields._fields) if f not in given}
+        elif name in constants:
+            signature[name], constexprs[name] = "constexpr", constants[name]
+        else:
+            signature[name] = TYPES.get(name, "fp64" if name in SCALARS else "*fp32")
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    # The memory that is stored to: a loop that the compiler takes for empty would leave nothing of it.
+    assert "st.global" in made.asm["ptx"], kernel.fn.__name__
+    print(kernel.fn.__name__)
+
+
+q = torch.empty(2, 1, 18)
+w = Inputs(r=q[0], discount=q[0], q=q, pi=q, a=q, mu_a=q, reset=q, mask=q)
+for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
+    mode = launch.Job(w, kind, tolerance=1e-4).mode(launch.Plan(2, 64, True))
+    window = {"w": (Inputs, WINDOW)}
+    compile(fold.one_pass, {"mode": mode, "STAGES": 1, "m_out": None}, window)
+    compile(fold.all_pairs, {"mode": mode}, window)
+    plain = mode._replace(checks=False)
+    wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
+    compile(gradients.gradients, {"mode": plain}, window | wanted)
+mode = launch.Job(w, formulas.KIND_RBIS, tolerance=1e-4).mode(launch.Plan(2, 64, True))
+compile(trajectory_aware.all_steps, {"mode": mode}, window)
+compile(trajectory_aware.double_sum, {"mode": mode, "STARTS": 32, "LANES": 32, "AT_ONCE": 16}, window)
+TYPES |= {"chunk_steps": "i32", "num_chunks": "i32", "total_m": "*fp64", "total_b": "*fp64"}
+TYPES |= {"ends_of_chunks": "*fp64"}
+how = {"mode": launch.FoldMode(8, 64, False), "STAGES": 2}
+compile(fold.fold_pairs, how | {"FORWARDS": True, "total_m": None, "total_b": None}, {})
+compile(fold.fold_pairs, how | {"FORWARDS": False, "out": None, "ends_of_chunks": None, "strange": None}, {})
+compile(fold.join_chunks, {"CHUNKS": 64, "ROWS": 8}, {})
+"""
+
+
+def test_kernels_compile_for_a_gpu_that_is_not_there() -> None:
+    """The interpreter accepts more than the compiler. No GPU is needed for that: Triton brings the assembler."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {
+        "one_pass",
+        "all_pairs",
+        "gradients",
+        "all_steps",
+        "double_sum",
+        "fold_pairs",
+        "join_chunks",
+    }

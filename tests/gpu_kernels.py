@@ -1,0 +1,60 @@
+"""The kernels of `offtrace.returns.gpu` in tests: on a GPU if there is one, otherwise by Triton's interpreter."""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import offtrace as ot
+from offtrace.likelihoods import tolerance
+from offtrace.returns.window import Window
+
+THERE = importlib.util.find_spec("triton") is not None
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextlib.contextmanager
+def in_use() -> Iterator[None]:
+    """Interpret the kernels where there is no GPU, and ignore floating-point warnings of the interpreter."""
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        if DEVICE == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
+        yield
+
+
+@functools.cache
+def load(name: str = "") -> ModuleType:
+    """Return the package, or one of its modules. Whether kernels are interpreted is decided when they are defined."""
+    with in_use():
+        return importlib.import_module("offtrace.returns.gpu" + (name and f".{name}"))
+
+
+def tensors(arrays: dict[str, np.ndarray], *, batch_major: bool = False) -> dict[str, torch.Tensor]:
+    """Return tensors on the device, contiguous or with the batch first in memory."""
+    found = {}
+    for name, value in arrays.items():
+        tensor = torch.tensor(np.ascontiguousarray(value), device=DEVICE)
+        if batch_major:
+            tensor = tensor.transpose(0, 1).contiguous().transpose(0, 1)
+        found[name] = tensor
+    return found
+
+
+def on_tensors(trace: object, window: dict[str, torch.Tensor], *, validate: bool = True) -> torch.Tensor:
+    """Return the targets by the kernels, or by `ot.targets` where they do not serve the trace."""
+    slack = tolerance(*window.values()) if validate else None
+    with in_use():
+        out = load().targets(Window(**window), ot.as_trace(trace), tolerance=slack)
+    if out is None:
+        return ot.targets(**window, trace=trace, validate=validate)
+    return out
+
+
+def targets(trace: object, arrays: dict[str, np.ndarray], *, validate: bool = True) -> np.ndarray:
+    return on_tensors(trace, tensors(arrays), validate=validate).cpu().numpy()
