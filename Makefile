@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test oldest quick check format reproduce bench docs soak clean
+.PHONY: help install test test-gpu oldest quick check format reproduce bench docs soak clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -22,6 +22,9 @@ install: $(STAMP) ## make .venv with the tested versions
 
 test: check ## format, lint, types, then every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+test-gpu: ## the tests of the CUDA kernels, with PYTHON, on a machine that has a GPU
+	$(PYTHON) -m pytest -q $(addprefix tests/conformance/test_,gpu_device.py gpu.py cuda.py)
 
 oldest: ## every test with the oldest versions, in .venv-oldest (Python 3.11)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest

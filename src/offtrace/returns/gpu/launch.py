@@ -56,6 +56,11 @@ class Plan(NamedTuple):
     rows: int
     """Steps and neighbours of a tile."""
     one_pass: bool
+    num_warps: int = 4
+    num_stages: int = 1
+    """Tiles that are on their way at once, in one pass."""
+    eviction: str = ""
+    """Hint for the cache about rows of Q and π; "evict_first" leaves more of it to the pairs."""
 
 
 @lru_cache(maxsize=1024)
@@ -194,6 +199,7 @@ class Job(NamedTuple):
             takes_densities=self.kind not in LIMITED_TO_PROBABILITIES,
             checks=checks,
             double=self.dtype is torch.float64,
+            eviction=plan.eviction,
             steps=plan.steps,
             rows=plan.rows,
         )
@@ -229,10 +235,12 @@ def targets(job: Job, *, keeps_m: bool = False, plan: Plan | None = None) -> Res
     num_groups = -(-batch // plan.rows)
     mode = job.mode(plan)
     if plan.one_pass:
-        launch(fold.one_pass, (num_groups, 1, 1), (job.w, out, m, strange, *numbers), (mode, 1))
+        constants = (mode, plan.num_stages)
+        launch(fold.one_pass, (num_groups, 1, 1), (job.w, out, m, strange, *numbers), constants, plan.num_warps)
     else:
         num_tiles = -(-(n + mode.checks) // plan.steps)
-        launch(fold.all_pairs, (num_groups * num_tiles, 1, 1), (job.w, m, out, strange, *numbers), (mode,))
+        grid = (num_groups * num_tiles, 1, 1)
+        launch(fold.all_pairs, grid, (job.w, m, out, strange, *numbers), (mode,), plan.num_warps)
         solve(m, out, out, batch_major=job.batch_major, strange=strange)
     return Result(out, m, strange)
 

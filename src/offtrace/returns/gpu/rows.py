@@ -77,6 +77,8 @@ class Mode(NamedTuple):
     checks: bool
     double: bool
     """The output is float64, and so are sums over actions."""
+    eviction: str
+    """Hint for the cache about rows of Q and π."""
     steps: int
     rows: int
 
@@ -141,9 +143,9 @@ def policy_and_values(w, there, base, here, state, START: tl.constexpr, WIDTH: t
     p = tl.zeros(inside.shape, dtype)
     values = tl.zeros(inside.shape, dtype)
     if w.pi is not None:
-        p = tl.load(w.pi + base * mode.num_actions + cell, inside, 0.0).to(dtype)
+        p = tl.load(w.pi + base * mode.num_actions + cell, inside, 0.0, eviction_policy=mode.eviction).to(dtype)
     if w.q is not None:
-        values = tl.load(w.q + base * mode.num_actions + cell, inside, 0.0).to(dtype)
+        values = tl.load(w.q + base * mode.num_actions + cell, inside, 0.0, eviction_policy=mode.eviction).to(dtype)
     return p, values
 
 

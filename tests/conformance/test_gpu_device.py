@@ -1,0 +1,160 @@
+"""The kernels of `offtrace.returns.gpu` on a real GPU: large windows, CUDA graphs, launches. See `make test-gpu`."""
+
+from typing import Any
+
+import gpu_kernels
+import pytest
+import torch
+
+import offtrace as ot
+from offtrace.returns.window import Window
+
+if gpu_kernels.DEVICE != "cuda":
+    pytest.skip("PyTorch sees no CUDA device", allow_module_level=True)
+
+SHAPES = [
+    (16, 4, 18),
+    (16, 1024, 18),
+    (128, 4096, 18),
+    (128, 65536, 18),
+    (1024, 4096, 18),
+    (8192, 512, 18),
+    (65536, 64, 18),
+    (16, 1048576, 18),
+    (16, 1048576, 4),
+    (32, 262144, 6),
+    (1000003, 1, 3),
+    (5, 7, 2000),
+]
+Tensors = dict[str, torch.Tensor]
+
+
+def window(shape: tuple[int, int, int], *, batch_major: bool = False) -> Tensors:
+    """Return a float32 window with ends, and NaN in masked rows."""
+    n, batch, num_actions = shape
+    generator = torch.Generator("cuda").manual_seed(0)
+    how: Any = {"device": "cuda", "generator": generator}
+
+    def rows(*size: int) -> torch.Tensor:
+        return torch.randn(size, **how)
+
+    mask = torch.rand(n, batch, **how) < 0.95
+    reset = torch.rand(n, batch, **how) < 0.05
+    discount = 0.99 * (torch.rand(n, batch, **how) > 0.01).float()
+    discount[:-1][reset[1:]] = 0
+    w = {
+        "q": rows(n + 1, batch, num_actions),
+        "pi": torch.softmax(rows(n + 1, batch, num_actions), -1),
+        "a": torch.randint(num_actions, (n, batch), **how),
+        "r": torch.where(mask, rows(n, batch), torch.nan),
+        "discount": torch.where(mask, discount, torch.nan),
+        "mu_a": torch.where(mask, 0.1 + 0.8 * torch.rand(n, batch, **how), torch.nan),
+        "reset": reset,
+        "mask": mask,
+    }
+    if batch_major:
+        w = {name: value.transpose(0, 1).contiguous().transpose(0, 1) for name, value in w.items()}
+    return w
+
+
+def in_double(w: Tensors) -> Tensors:
+    return {name: value.double() if value.is_floating_point() else value for name, value in w.items()}
+
+
+def reference(w: Tensors, trace: ot.Trace) -> torch.Tensor:
+    """Return the targets by tensor operations in float64; other tests compare these with the double sum."""
+    autograd = gpu_kernels.load("autograd")
+    job = gpu_kernels.load("jobs").job_for(Window(**in_double(w)), trace, tolerance=None)
+    out = autograd.targets_by_operations(job, trace)
+    return out.transpose(0, 1) if job.batch_major else out
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    error = (got.double() - expected).abs().max() / expected.abs().max()
+    assert error <= 1e-5, f"relative error {error:.1e}"
+
+
+@pytest.fixture(autouse=True)
+def _poisoned() -> None:
+    """Fill the memory that PyTorch hands out next with NaN, so that rows that are not written are seen."""
+    torch.cuda.empty_cache()
+    free = [torch.full((1 << 28,), torch.nan, device="cuda") for _ in range(8)]
+    del free
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_targets_and_gradients(shape: tuple[int, int, int], batch_major: bool) -> None:
+    trace = ot.Retrace(0.95)
+    w = window(shape, batch_major=batch_major)
+    weights = torch.randn(shape[:2], device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    leaves = {name: w[name].requires_grad_() for name in ("q", "pi")}
+    out = gpu_kernels.on_tensors(trace, w)
+    got = torch.autograd.grad(out, list(leaves.values()), weights)
+    doubles = in_double({name: value.detach() for name, value in w.items()})
+    for name in leaves:
+        doubles[name].requires_grad_()
+    expected = reference(doubles, trace)
+    assert_close(out.detach(), expected.detach())
+    wanted = torch.autograd.grad(expected, [doubles[name] for name in leaves], weights.double())
+    for one, other in zip(got, wanted, strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", ot.TRACES)
+def test_every_trace(name: str) -> None:
+    w = window((200, 300, 7))
+    trace = ot.as_trace(name, 0.5)
+    expected = ot.targets(**{key: value.cpu() for key, value in in_double(w).items()}, trace=trace)
+    for validate in (True, False):
+        assert_close(gpu_kernels.on_tensors(trace, w, validate=validate).cpu(), expected)
+
+
+def test_a_second_launch_reads_new_values() -> None:
+    """It skips Triton's inspection of the arguments. A tensor at an odd address takes the long way."""
+    launch = gpu_kernels.load("launch")
+    w = window((16, 64, 18))
+    gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    num_runners = len(launch._RUNNERS)
+    other = {name: value.flip(1).contiguous() for name, value in w.items()}
+    got = gpu_kernels.on_tensors(ot.Retrace(0.5), other)
+    assert len(launch._RUNNERS) == num_runners
+    assert_close(got, reference(other, ot.Retrace(0.5)))
+    moved = torch.empty(other["r"].numel() + 1, device="cuda")[1:].view_as(other["r"]).copy_(other["r"])
+    assert moved.data_ptr() % 16
+    assert torch.equal(gpu_kernels.on_tensors(ot.Retrace(0.5), {**other, "r": moved}), got)
+
+
+def test_nothing_waits_for_the_device_without_checks() -> None:
+    w = window((16, 64, 18))
+    gpu_kernels.on_tensors(ot.Retrace(0.9), w, validate=False)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        gpu_kernels.on_tensors(ot.Retrace(0.9), w, validate=False)
+        gpu_kernels.on_tensors(ot.RBIS(0.9), w, validate=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_in_a_cuda_graph() -> None:
+    """With checks too: they are left out while a graph is captured."""
+    w = window((64, 256, 18))
+    expected = gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    out.fill_(torch.nan)
+    graph.replay()
+    torch.testing.assert_close(out, expected)
+
+
+def test_a_fault_is_found_in_a_large_window() -> None:
+    w = window((1024, 4096, 18))
+    row, lane = w["mask"].nonzero()[-1].tolist()
+    w["mu_a"][row, lane] = 0
+    with pytest.raises(ValueError, match="`mu_a` must be above 0"):
+        gpu_kernels.on_tensors(ot.Retrace(0.9), w)
