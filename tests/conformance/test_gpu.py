@@ -139,7 +139,7 @@ def assert_same_gradients(trace: Any, given: dict[str, torch.Tensor], names: lis
 @pytest.mark.parametrize("batch_major", [False, True])
 @each("trace", MARKOV)
 def test_gradient_of_every_trace(trace: ot.Trace, batch_major: bool) -> None:
-    w = gpu_kernels.tensors(window_with_ends((7, 3, 6)), batch_major=batch_major)
+    w = gpu_kernels.tensors(window_with_ends((8, 3, 6)), batch_major=batch_major)
     names = ["q", "pi", "r", "discount"]
     if trace.needs_mu:
         names.append("mu_a")
@@ -280,6 +280,21 @@ def test_what_is_refused(fault: Callable[[Arrays], None], trace: ot.Trace) -> No
     words = refusal(gpu_kernels.targets, trace, w)
     assert words.replace("torch.float64", "float64") == expected
     assert gpu_kernels.targets(trace, w, validate=False).shape == (6, 2)
+
+
+@pytest.mark.usefixtures("_plan")
+@each(
+    ("name", "place", "value"),
+    [("pi", (0, 0, 1), 2.0), ("a", (0, 1), 9), ("mu_a", (0, 1), 0.0), ("q", (0, 1), np.inf)],
+)
+def test_the_first_state_is_checked(name: str, place: tuple[int, ...], value: float) -> None:
+    """No target reads it, and it is not in the tiles of 8 steps."""
+    w = windows.window(8, (3,), 4)
+    wrong = windows.changed(w, name, place, value)
+    for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
+        gpu_kernels.targets(trace, w)
+        expected = refusal(ot.targets, **wrong, trace=trace)
+        assert refusal(gpu_kernels.targets, trace, wrong) == expected
 
 
 @each(("name", "value"), [("log_pi_a", np.inf), ("log_pi_a", np.nan), ("log_mu_a", -np.inf), ("q_a", np.nan)])

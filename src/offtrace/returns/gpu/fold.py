@@ -192,8 +192,6 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, strange, n, batch, c
             m_t = tl.load(m + at - before, there & (t > 0), 0.0).to(tl.float64)
         else:
             m_t = tl.load(m + at, there, 0.0).to(tl.float64)
-        # Rows beyond the end change nothing: they pass on what is behind them.
-        m_t = tl.where(k + later < end, m_t, 1.0)
         g, gain = folded(m_t, b_t, carried, mode)
         carried = at_earliest(g, mode)
         if total_m is not None:

@@ -311,7 +311,7 @@ def trajectory_aware_targets(job: Job) -> Result:
     rows = 1 if job.batch_major else min(size, power_of_2(batch))
     plan = Plan(min(size // rows, power_of_2(n)), rows, one_pass=False)
     mode = job.mode(plan)
-    grid = (-(-batch // plan.rows) * -(-(n + 1) // plan.steps), 1, 1)
+    grid = (-(-batch // plan.rows) * -(-(n + mode.checks) // plan.steps), 1, 1)
     arguments = (job.w, one_step, q_taken, log_ratio, strange, n, batch, float(job.tolerance or 0))
     launch(trajectory_aware.all_steps, grid, arguments, (mode,))
     lanes = min(32, power_of_2(batch))
