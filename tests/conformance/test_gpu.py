@@ -321,6 +321,65 @@ def test_a_users_own_trace_is_warned_about() -> None:
         gpu_kernels.targets(lambda pi_a, mu_a: 2 * pi_a / mu_a, plain())
 
 
+# -- the short way -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that were launched the short way, which the interpreter has not: here it gets one."""
+    launch = gpu_kernels.load("launch")
+    real = launch.launch
+    short: list[str] = []
+
+    def launched(kernel: Any, grid: tuple, arguments: tuple, constants: tuple, num_warps: int = 4) -> Any:
+        real(kernel, grid, arguments, constants, num_warps)
+
+        def again(*given: Any) -> None:
+            short.append(kernel.fn.__name__)
+            kernel[grid](*given)
+
+        return again
+
+    monkeypatch.setattr(launch, "launch", launched)
+    monkeypatch.setattr(gpu_kernels.load("calls"), "_CALLS", {})
+    return short
+
+
+def test_a_second_call_goes_the_short_way(short_calls: list[str]) -> None:
+    """With other values of tensors, λ and parameters."""
+    first, second = (windows.with_ends(windows.window(6, (3,), 4, seed=seed)) for seed in (0, 1))
+    for one, other in [(ot.Retrace(0.9), ot.Retrace(0.2)), (ot.QSigma(0.9, 0.3), ot.QSigma(0.9, 0.7))]:
+        short_calls.clear()
+        for number, (trace, w) in enumerate([(one, first), (other, second), (one, first)]):
+            got = gpu_kernels.targets(trace, w)
+            np.testing.assert_allclose(got, ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12)
+            assert len(short_calls) == number
+    wrong = windows.changed(second, "mu_a", (2, 1), 0.0)
+    wrong["mask"] = np.ones((6, 3), bool)
+    with pytest.raises(ValueError, match="`mu_a` must be above 0"):
+        gpu_kernels.targets(ot.Retrace(0.9), wrong)
+    assert len(short_calls) == 3
+
+
+def test_what_does_not_go_the_short_way(short_calls: list[str]) -> None:
+    """Its kernel is called with something else, though the window has the same shapes and the trace the same type."""
+    w = windows.window(6, (3,), 4)
+    gpu_kernels.targets(ot.Retrace(0.9), w)
+    for trace in (
+        ot.Retrace(np.linspace(0, 1, 6)),
+        lambda mu_a: 0.5 * mu_a,
+        lambda mu_a: mu_a,
+        lambda pi_a: 0 * pi_a,
+    ):
+        got = gpu_kernels.targets(trace, w, validate=False)
+        np.testing.assert_allclose(got, ot.targets(**w, trace=trace, validate=False), rtol=1e-12, atol=1e-12)
+    given = gpu_kernels.tensors(w)
+    given["q"].requires_grad_()
+    assert gpu_kernels.on_tensors(ot.Retrace(0.9), given).requires_grad
+    gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=True))
+    assert not short_calls
+
+
 # -- the compiler --------------------------------------------------------------------------------------------
 
 COMPILE = """
@@ -335,7 +394,7 @@ from offtrace.returns.gpu.rows import Inputs
 from offtrace.traces import formulas
 
 WINDOW = {"r", "discount", "q", "pi", "a", "mu_a", "reset", "mask"}
-TYPES = {"a": "*i64", "reset": "*i8", "mask": "*i8", "n": "i32", "batch": "i32", "strange": "*i32"}
+TYPES = {"a": "*i64", "reset": "*i1", "mask": "*i1", "n": "i32", "batch": "i32", "strange": "*i32"}
 SCALARS = ("lambda_", "parameter", "tolerance")
 
 

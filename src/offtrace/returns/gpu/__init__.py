@@ -6,6 +6,7 @@ gradients.py          the backward kernel
 trajectory_aware.py   traces that depend on the start of a trajectory
 launch.py             how a window is shared out among programs
 jobs.py               from the arguments of `targets` to a job
+calls.py              the short way for a window like one before
 autograd.py           the gradient as PyTorch calls it
 """
 
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor
 
 from offtrace.returns import checks
-from offtrace.returns.gpu import launch
-from offtrace.returns.gpu.autograd import differentiable_targets, needs_gradient
-from offtrace.returns.gpu.jobs import is_mixed, job_for, like_window
+from offtrace.returns.gpu import calls, launch
+from offtrace.returns.gpu.autograd import differentiable_targets
+from offtrace.returns.gpu.jobs import is_mixed, job_for
 from offtrace.returns.window import Window, coefficients
 from offtrace.traces import TRACES, Trace
 
@@ -26,26 +27,47 @@ def targets(window: Window, trace: Trace, *, tolerance: float | None) -> Tensor 
     With a `tolerance` the values are checked, and the host waits for the device once. Nothing is checked while a CUDA
     graph is captured.
     """
-    if window.r.is_cuda and torch.cuda.is_current_stream_capturing():
-        tolerance = None
-    job = job_for(window, trace, tolerance=tolerance)
-    if job is None:
+    device = window.r.device
+    if device.type == "cuda":
+        if device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return targets(window, trace, tolerance=tolerance)
+        if torch.cuda.is_current_stream_capturing():
+            tolerance = None
+    wants_gradient = torch.is_grad_enabled() and any(
+        isinstance(value, Tensor) and value.requires_grad for value in (*window, *trace.parameters())
+    )
+    key = None if wants_gradient else calls.key_of(window, trace, tolerance)
+    found = None if key is None else calls.run(key, window, trace)
+    if found is None:
+        found = _compute(key, window, trace, tolerance, wants_gradient=wants_gradient)
+    if found is None:
         return None
-    if tolerance is not None and is_mixed(window, trace):
-        checks.check(window, trace, tol=tolerance)
-    if needs_gradient(job):
-        if not trace.markov:
-            return None
-        out, strange = differentiable_targets(job, trace)
-    elif trace.markov:
-        out, _, strange = launch.targets(job)
-    else:
-        out, _, strange = launch.trajectory_aware_targets(job)
-    out = like_window(out, window, batch_major=job.batch_major)
+    out, strange = found
     is_users_own = type(trace) not in TRACES.values()
     if strange is not None and (is_users_own or strange.item()):
         _raise(window, trace, out, tolerance)
     return out
+
+
+def _compute(
+    key: tuple | None, window: Window, trace: Trace, tolerance: float | None, *, wants_gradient: bool
+) -> tuple[Tensor, Tensor | None] | None:
+    """Return the targets and the flag of the checks by the long way."""
+    job = job_for(window, trace, tolerance=tolerance)
+    if job is None or (wants_gradient and not trace.markov):
+        return None
+    if tolerance is not None and is_mixed(window, trace):
+        checks.check(window, trace, tol=tolerance)
+    if wants_gradient:
+        return differentiable_targets(job, trace)
+    if not trace.markov:
+        result = launch.trajectory_aware_targets(job)
+    else:
+        result = launch.targets(job)
+        if key is not None and result.again is not None:
+            calls.remember(key, job, result.again, window, trace)
+    return result.out, result.strange
 
 
 def _raise(window: Window, trace: Trace, out: Tensor, tolerance: float | None) -> None:

@@ -10,16 +10,11 @@ from offtrace.returns import torch as on_torch
 from offtrace.returns.gpu import launch
 from offtrace.returns.gpu.gradients import Gradients
 from offtrace.returns.gpu.launch import Job, Result
-from offtrace.returns.gpu.rows import Inputs
 from offtrace.returns.window import Window, coefficients, value_of_taken, without_unread_rows
 from offtrace.traces import Trace
 
 DIFFERENTIABLE = ("r", "discount", "q", "pi", "q_a", "expected_q", "pi_a", "mu_a", "c", "lambda_")
 """The inputs that may have a gradient."""
-
-
-def needs_gradient(job: Job) -> bool:
-    return torch.is_grad_enabled() and any(value is not None and value.requires_grad for value in job.w)
 
 
 def differentiable_targets(job: Job, trace: Trace) -> tuple[Tensor, Tensor | None]:
@@ -60,13 +55,15 @@ def _by_kernels(job: Job, result: Result, wants: dict[str, bool], gradient: Tens
             to[name] = torch.empty_like(result.out)
         elif is_wanted and name != "r":
             to[name] = torch.empty_like(getattr(job.w, name))
-    e = launch.backward(job, result, gradient.contiguous(), Gradients(**to))
+    if gradient.stride() != result.out.stride():
+        gradient = torch.empty_like(result.out).copy_(gradient)
+    e = launch.backward(job, result, gradient, Gradients(**to))
     if wants["r"]:
         to["r"] = e.to(job.w.r.dtype)
         if job.w.mask is not None:
-            to["r"] = to["r"].masked_fill(job.w.mask == 0, 0)
+            to["r"] = to["r"].masked_fill(~job.w.mask, 0)
     if "lambda_" in to and job.lambda_per_step:
-        to["lambda_"] = to["lambda_"].sum(0 if job.batch_major else 1)
+        to["lambda_"] = to["lambda_"].reshape(len(e), -1).sum(1)
     return to
 
 
@@ -87,15 +84,11 @@ def _by_operations(
 def targets_by_operations(job: Job, trace: Trace) -> Tensor:
     """Return what `launch.targets` returns, by tensor operations."""
     w = job.w
-    if job.batch_major:
-        moved = (v if v is None or v.ndim < 2 else v.transpose(0, 1) for v in w)
-        w = Inputs(*moved)
     names = ("log_pi_a", "log_mu_a") if job.logs else ("pi_a", "mu_a")
-    ends = {name: None if value is None else value.bool() for name, value in (("reset", w.reset), ("mask", w.mask))}
     likelihoods = dict(zip(names, (w.pi_a, w.mu_a), strict=True))
     floats = {name: getattr(w, name) for name in ("r", "discount", "q", "pi", "q_a", "expected_q")} | likelihoods
     wide = {name: None if value is None else value.to(job.dtype) for name, value in floats.items()}
-    window = without_unread_rows(Window(**wide, a=w.a, **ends))
+    window = without_unread_rows(Window(**wide, a=w.a, reset=w.reset, mask=w.mask))
     expected = window.expected_q
     if expected is None:
         expected = expectation(window.q[1:], window.pi[1:])
@@ -104,5 +97,4 @@ def targets_by_operations(job: Job, trace: Trace) -> Tensor:
         if w.lambda_ is not None:
             trace = trace.with_lambda(w.lambda_.to(job.dtype))
         c = coefficients(window, trace)
-    out = on_torch._fold_by_operations(window, value_of_taken(window), expected, c.to(job.dtype), as_targets=True)
-    return out.transpose(0, 1) if job.batch_major else out
+    return on_torch._fold_by_operations(window, value_of_taken(window), expected, c.to(job.dtype), as_targets=True)

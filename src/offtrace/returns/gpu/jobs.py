@@ -11,7 +11,7 @@ from offtrace.arrays import take_action
 from offtrace.returns.gpu.launch import MOST_ACTIONS, READ_MU, Job
 from offtrace.returns.gpu.rows import Inputs
 from offtrace.returns.torch import step_tensor
-from offtrace.returns.window import BOOLEAN, WITH_ACTIONS, Window, actions_taken, coefficients
+from offtrace.returns.window import WITH_ACTIONS, Window, actions_taken, coefficients
 from offtrace.traces import Trace, formulas
 
 
@@ -47,7 +47,7 @@ def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | N
         "reset": window.reset,
         "mask": window.mask,
     }
-    batch_major, tensors = _flat(given)
+    batch_major, tensors = _in_one_layout(given)
     return Job(
         Inputs(**tensors),
         kind,
@@ -105,41 +105,17 @@ def _lambda_of(trace: Trace, kind: int, r: Tensor) -> tuple[float, Tensor | None
     return 1.0, values
 
 
-def _flat(given: dict[str, Tensor | None]) -> tuple[bool, dict[str, Tensor]]:
-    """Return whether the window is batch-major, and its tensors with one axis of batch."""
+def _in_one_layout(given: dict[str, Tensor | None]) -> tuple[bool, dict[str, Tensor]]:
+    """Return whether the window is batch-major in memory, and its tensors, copied if they have no common layout."""
     tensors = {name: value for name, value in given.items() if value is not None}
-    n = tensors["r"].shape[0]
-    batch_major = False
-    if not all(value.is_contiguous() for value in tensors.values()):
-        batch_major = all(
-            _time_last(name, value).is_contiguous()
-            for name, value in tensors.items()
-            if name != "lambda_" or value.ndim > 1
-        )
-    flat = {}
-    for name, value in tensors.items():
-        if name in BOOLEAN:
-            value = value.view(torch.int8)
-        if name == "lambda_" and value.ndim == 1:
-            flat[name] = value
-        elif batch_major:
-            value = _time_last(name, value)
-            flat[name] = value.reshape(-1, n + 1, value.shape[-1]) if name in WITH_ACTIONS else value.reshape(-1, n)
-        elif name in WITH_ACTIONS:
-            flat[name] = value.reshape(n + 1, -1, value.shape[-1]).contiguous()
-        else:
-            flat[name] = value.reshape(n, -1).contiguous()
-    return batch_major, flat
+    if all(value.is_contiguous() for value in tensors.values()):
+        return False, tensors
+    if all(_is_batch_major(name, value) for name, value in tensors.items()):
+        return True, tensors
+    return False, {name: value.contiguous() for name, value in tensors.items()}
 
 
-def _time_last(name: str, value: Tensor) -> Tensor:
-    """Return a tensor with the axis of time behind those of the batch."""
-    return value.movedim(0, -2 if name in WITH_ACTIONS else -1)
-
-
-def like_window(out: Tensor, window: Window, *, batch_major: bool) -> Tensor:
-    """Return the result of a job in the shape of the window."""
-    n, *batch = window.r.shape
-    if batch_major:
-        return out.view(*batch, n).movedim(-1, 0)
-    return out.view(n, *batch)
+def _is_batch_major(name: str, value: Tensor) -> bool:
+    if value.ndim == 1:  # λ, one per step
+        return True
+    return value.movedim(0, -2 if name in WITH_ACTIONS else -1).is_contiguous()

@@ -1,7 +1,4 @@
-"""Shares a window out among the programs of a device, and launches the kernels.
-
-Shapes here are (n, B) and (n+1, B, A), or (B, n) and (B, n+1, A) where a window is batch-major.
-"""
+"""Shares a window out among the programs of a device, and launches the kernels."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -115,21 +112,27 @@ def fold_plan(n: int, batch: int, batch_major: bool) -> FoldPlan:
 
 # -- the call itself -----------------------------------------------------------------------------------------
 
-_RUNNERS: dict[tuple, Callable[..., None]] = {}
+_COMPILED: dict[tuple, Callable[..., None]] = {}
 """Compiled kernels with their grids. Triton inspects every argument of a call, which takes longer than the kernel."""
 
 
-def launch(kernel: Any, grid: tuple[int, int, int], arguments: tuple, constants: tuple, num_warps: int = 4) -> None:
-    """Launch a kernel; `constants` follow the other arguments, and are compiled in."""
+def launch(
+    kernel: Any, grid: tuple[int, int, int], arguments: tuple, constants: tuple, num_warps: int = 4
+) -> Callable[..., None] | None:
+    """Launch a kernel, and return the function that did it: it takes tensors of the same dtypes and alignments.
+
+    `constants` follow the other arguments, and are compiled in. Triton's interpreter has no such function.
+    """
     key = (kernel.fn.__name__, grid, constants, num_warps, *_types(arguments))
-    runner = _RUNNERS.get(key)
-    if runner is not None:
-        runner(*arguments, *constants)
-        return
+    run = _COMPILED.get(key)
+    if run is not None:
+        run(*arguments, *constants)
+        return run
     compiled = kernel[grid](*arguments, *constants, num_warps=num_warps)
-    is_compiled = compiled is not None  # Triton's interpreter compiles nothing
-    if is_compiled and None not in key:
-        _RUNNERS[key] = compiled[grid]
+    if compiled is None or None in key:
+        return None
+    _COMPILED[key] = compiled[grid]
+    return _COMPILED[key]
 
 
 def _types(arguments: tuple) -> list:
@@ -155,6 +158,7 @@ class Job(NamedTuple):
     """A window and what to make of it."""
 
     w: Inputs
+    """Tensors of one layout: contiguous, or with the axis of time behind those of the batch in memory."""
     kind: int
     lambda_: float = 1.0
     parameter: float = 1.0
@@ -170,8 +174,8 @@ class Job(NamedTuple):
     @property
     def shape(self) -> tuple[int, int]:
         """n and the size of the batch."""
-        first, second = self.w.r.shape
-        return (second, first) if self.batch_major else (first, second)
+        n = self.w.r.shape[0]
+        return n, self.w.r.numel() // n
 
     @property
     def num_actions(self) -> int:
@@ -216,12 +220,20 @@ def parts(num_actions: int) -> tuple[int, int]:
     return head, power_of_2(rest) if rest else 0
 
 
+class Again(NamedTuple):
+    """How to launch the kernel of one pass again: the function, and its last arguments."""
+
+    run: Callable[..., None]
+    constants: tuple
+
+
 class Result(NamedTuple):
     out: Tensor
     m: Tensor | None
     """What the gradient needs."""
     strange: Tensor | None
     """Not 0 if a check may have failed."""
+    again: Again | None = None
 
 
 def targets(job: Job, *, keeps_m: bool = False, plan: Plan | None = None) -> Result:
@@ -234,15 +246,19 @@ def targets(job: Job, *, keeps_m: bool = False, plan: Plan | None = None) -> Res
     numbers = (n, batch, float(job.lambda_), float(job.parameter), float(job.tolerance or 0))
     num_groups = -(-batch // plan.rows)
     mode = job.mode(plan)
+    again = None
     if plan.one_pass:
         constants = (mode, plan.num_stages)
-        launch(fold.one_pass, (num_groups, 1, 1), (job.w, out, m, strange, *numbers), constants, plan.num_warps)
+        arguments = (job.w, out, m, strange, *numbers)
+        run = launch(fold.one_pass, (num_groups, 1, 1), arguments, constants, plan.num_warps)
+        if run is not None and m is None:
+            again = Again(run, constants)
     else:
         num_tiles = -(-(n + mode.checks) // plan.steps)
         grid = (num_groups * num_tiles, 1, 1)
         launch(fold.all_pairs, grid, (job.w, m, out, strange, *numbers), (mode,), plan.num_warps)
         solve(m, out, out, batch_major=job.batch_major, strange=strange)
-    return Result(out, m, strange)
+    return Result(out, m, strange, again)
 
 
 def _flag(job: Job) -> Tensor | None:
@@ -261,9 +277,12 @@ def solve(
     strange: Tensor | None = None,
     plan: FoldPlan | None = None,
 ) -> None:
-    """Solve G_t = b_t + m_t G_{t+1}, or forwards e_t = b_t + m_{t−1} e_{t−1}. `out` may be `b`."""
-    first, second = b.shape
-    n, batch = (second, first) if batch_major else (first, second)
+    """Solve G_t = b_t + m_t G_{t+1}, or forwards e_t = b_t + m_{t−1} e_{t−1}, for tensors of one layout.
+
+    `out` may be `b`.
+    """
+    n = b.shape[0]
+    batch = b.numel() // n
     plan = plan or fold_plan(n, batch, batch_major)
     num_groups = -(-batch // plan.mode.rows)
     num_chunks = -(-n // plan.chunk_steps)

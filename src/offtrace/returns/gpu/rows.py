@@ -125,11 +125,11 @@ def ends(w, t, in_batch, base, here, step, n):
     is_real = in_batch & (t >= 0)
     goes_on = in_batch & (t >= -1) & (t + 1 < n)
     if w.mask is not None:
-        is_real = is_real & (tl.load(w.mask + base + here, is_real, 0) != 0)
-        goes_on = goes_on & (tl.load(w.mask + base + step + here, goes_on, 0) != 0)
+        is_real = is_real & tl.load(w.mask + base + here, is_real, False)
+        goes_on = goes_on & tl.load(w.mask + base + step + here, goes_on, False)
     continues = goes_on
     if w.reset is not None:
-        continues = continues & (tl.load(w.reset + base + step + here, goes_on, 0) == 0)
+        continues = continues & ~tl.load(w.reset + base + step + here, goes_on, False)
     return is_real, goes_on, continues
 
 

@@ -107,9 +107,9 @@ def double_sum(w, one_step, q_taken, log_ratio, out, strange, n, batch, lambda_:
             before = tl.load(w.discount + at - step, reads, 0.0).to(tl.float64)
             is_cut = ~reads
             if w.mask is not None:
-                is_cut = is_cut | (tl.load(w.mask + at, reads, 0) == 0)
+                is_cut = is_cut | ~tl.load(w.mask + at, reads, False)
             if w.reset is not None:
-                is_cut = is_cut | (tl.load(w.reset + at, reads, 0) != 0)
+                is_cut = is_cut | tl.load(w.reset + at, reads, False)
             now = tl.load(one_step + at, reads, 0.0).to(tl.float64)
             delta = now - tl.load(q_taken + at, reads, 0.0).to(tl.float64)
             log_rho = tl.load(log_ratio + at, reads, 0.0).to(tl.float64)
@@ -132,7 +132,7 @@ def double_sum(w, one_step, q_taken, log_ratio, out, strange, n, batch, lambda_:
             t += 1
         is_alive = (t < n) & (tl.max(tl.max(tl.abs(reach), 1), 0) > 0)
     if w.mask is not None:
-        total = tl.where(tl.load(w.mask + own, there, 0) != 0, total, 0.0)
+        total = tl.where(tl.load(w.mask + own, there, False), total, 0.0)
     tl.store(out + own, total, there)
     if strange is not None:
         bad = there & ~is_finite(total)
