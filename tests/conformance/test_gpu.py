@@ -19,6 +19,7 @@ from builders.windows import Arrays
 from loops import each
 
 import offtrace as ot
+from offtrace.returns import reference
 from offtrace.returns.window import Window
 
 if not gpu_kernels.THERE:
@@ -194,6 +195,41 @@ def test_second_derivatives() -> None:
         (first,) = torch.autograd.grad(run(w).square().sum(), leaves[:1], create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), leaves[1:])[0])
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.usefixtures("_plan")
+@pytest.mark.parametrize("batch_major", [False, True])
+def test_corrections_and_their_gradient(batch_major: bool) -> None:
+    rng = np.random.default_rng(0)
+    names = ["q_a", "expected_q", "r", "c", "discount"]
+    w = windows.with_ends(windows.correction_arguments(9, (3,), dtype="float64"))
+    for name in ("r", "c"):
+        w[name] = np.where(w["mask"], rng.normal(size=(9, 3)), np.nan)
+    given = gpu_kernels.tensors(w, batch_major=batch_major)
+
+    def by_kernels(leaves: dict[str, torch.Tensor]) -> torch.Tensor:
+        leaves = dict(leaves)
+        c = leaves.pop("c")
+        with gpu_kernels.in_use():
+            return gpu_kernels.load().corrections(Window(**leaves), c, tolerance=1e-6)
+
+    expected = gradients(lambda leaves: ot.corrections(**leaves, validate=False), given, names)
+    got = gradients(by_kernels, given, names)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        got[0].cpu().numpy(),
+        reference.corrections(**{k: np.where(w["mask"], v, 0) for k, v in w.items()}),
+        rtol=1e-10,
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(by_kernels(given), got[0])
+    given["c"][3, 1] = torch.inf
+    given["mask"][3, 1] = True
+    given["reset"][3, 1] = False
+    given["r"][3, 1] = 0
+    with pytest.raises(ValueError, match="`c` must be finite"):
+        by_kernels(given)
 
 
 # -- inputs --------------------------------------------------------------------------------------------------

@@ -8,6 +8,9 @@ launch.py             how a window is shared out among programs
 jobs.py               from the arguments of `targets` to a job
 calls.py              the short way for a window like one before
 autograd.py           the gradient as PyTorch calls it
+
+`ot.targets` does not use them yet: on a GPU their results have not been compared with the reference, which `make
+test-gpu` does. Until then CUDA tensors go to `returns/cuda.py`.
 """
 
 import torch
@@ -16,27 +19,20 @@ from torch import Tensor
 from offtrace.returns import checks
 from offtrace.returns.gpu import calls, launch
 from offtrace.returns.gpu.autograd import differentiable_targets
-from offtrace.returns.gpu.jobs import is_mixed, job_for
+from offtrace.returns.gpu.jobs import corrections_job, is_mixed, job_for
 from offtrace.returns.window import Window, coefficients
 from offtrace.traces import TRACES, Trace
 
 
 def targets(window: Window, trace: Trace, *, tolerance: float | None) -> Tensor | None:
-    """Return the targets of a window of tensors on one CUDA device; None if the kernels do not serve it.
+    """Return the targets of a window of tensors on the current CUDA device; None if the kernels do not serve it.
 
     With a `tolerance` the values are checked, and the host waits for the device once. Nothing is checked while a CUDA
     graph is captured.
     """
-    device = window.r.device
-    if device.type == "cuda":
-        if device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):
-                return targets(window, trace, tolerance=tolerance)
-        if torch.cuda.is_current_stream_capturing():
-            tolerance = None
-    wants_gradient = torch.is_grad_enabled() and any(
-        isinstance(value, Tensor) and value.requires_grad for value in (*window, *trace.parameters())
-    )
+    if window.r.is_cuda and torch.cuda.is_current_stream_capturing():
+        tolerance = None
+    wants_gradient = _wants_gradient(*window, *trace.parameters())
     key = None if wants_gradient else calls.key_of(window, trace, tolerance)
     found = None if key is None else calls.run(key, window, trace)
     if found is None:
@@ -68,6 +64,24 @@ def _compute(
         if key is not None and result.again is not None:
             calls.remember(key, job, result.again, window, trace)
     return result.out, result.strange
+
+
+def corrections(window: Window, c: Tensor, *, tolerance: float | None) -> Tensor | None:
+    """Return the corrections of a window from given coefficients; None if the kernels do not serve it."""
+    job = corrections_job(window, c, tolerance=tolerance)
+    if job is None:
+        return None
+    if _wants_gradient(*job.w):
+        out, strange = differentiable_targets(job, None)
+    else:
+        out, _, strange, _ = launch.targets(job)
+    if strange is not None and strange.item():
+        checks.check_steps(window, c)
+    return out
+
+
+def _wants_gradient(*values: object) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in values)
 
 
 def _raise(window: Window, trace: Trace, out: Tensor, tolerance: float | None) -> None:

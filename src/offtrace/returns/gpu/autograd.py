@@ -17,15 +17,15 @@ DIFFERENTIABLE = ("r", "discount", "q", "pi", "q_a", "expected_q", "pi_a", "mu_a
 """The inputs that may have a gradient."""
 
 
-def differentiable_targets(job: Job, trace: Trace) -> tuple[Tensor, Tensor | None]:
-    """Return targets with a gradient, and the flag of the checks."""
+def differentiable_targets(job: Job, trace: Trace | None) -> tuple[Tensor, Tensor | None]:
+    """Return targets or corrections with a gradient, and the flag of the checks. A given c needs no trace."""
     out, strange = _Targets.apply(job, trace, *(getattr(job.w, name) for name in DIFFERENTIABLE))
     return out, strange
 
 
 class _Targets(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, job: Job, trace: Trace, *inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, job: Job, trace: Trace | None, *inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
         result = launch.targets(job, keeps_m=True)
         ctx.save_for_backward(*inputs, result.out, result.m)
         # Without the tensors that have gradients: they are saved above, where PyTorch sees that they do not change.
@@ -68,7 +68,7 @@ def _by_kernels(job: Job, result: Result, wants: dict[str, bool], gradient: Tens
 
 
 def _by_operations(
-    job: Job, trace: Trace, given: dict[str, Tensor], wants: dict[str, bool], gradient: Tensor
+    job: Job, trace: Trace | None, given: dict[str, Tensor], wants: dict[str, bool], gradient: Tensor
 ) -> dict[str, Tensor]:
     """Return the gradients by tensor operations, which have derivatives of their own."""
     # As views, so that a gradient does not pass from one argument to another that was computed from it.
@@ -81,7 +81,7 @@ def _by_operations(
     return dict(zip(wanted, found, strict=True))
 
 
-def targets_by_operations(job: Job, trace: Trace) -> Tensor:
+def targets_by_operations(job: Job, trace: Trace | None) -> Tensor:
     """Return what `launch.targets` returns, by tensor operations."""
     w = job.w
     names = ("log_pi_a", "log_mu_a") if job.logs else ("pi_a", "mu_a")
@@ -93,8 +93,10 @@ def targets_by_operations(job: Job, trace: Trace) -> Tensor:
     if expected is None:
         expected = expectation(window.q[1:], window.pi[1:])
     c = w.c
-    if c is None:
+    if trace is not None and c is None:
         if w.lambda_ is not None:
             trace = trace.with_lambda(w.lambda_.to(job.dtype))
         c = coefficients(window, trace)
-    return on_torch._fold_by_operations(window, value_of_taken(window), expected, c.to(job.dtype), as_targets=True)
+    return on_torch._fold_by_operations(
+        window, value_of_taken(window), expected, c.to(job.dtype), as_targets=not job.corrections
+    )

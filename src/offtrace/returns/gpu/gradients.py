@@ -12,7 +12,8 @@ the same recursion forwards in time (`fold.fold_pairs`). Everything else is loca
     c_{t+1}                  discount_t e_t A_{t+1}
     Q(x_{t+1}, a_{t+1})      −discount_t e_t c_{t+1}
 
-and through these Q, π, μ and λ. So all rows are computed at once; row t writes what belongs to state and step t+1.
+and through these Q, π, μ and λ. (Corrections have Q(x_t, a_t) in b_t alone: its gradient is −e_t, and A_t is Δ_t.) So
+all rows are computed at once; row t writes what belongs to state and step t+1.
 """
 
 from typing import Any, NamedTuple
@@ -148,7 +149,10 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     if to.expected_q is not None:
         tl.store(to.expected_q + base + here, to_v, in_batch & (t >= 0))
     if to.q_a is not None:
-        tl.store(to.q_a + base + step + here, to_taken, has_next)
+        if mode.corrections:
+            tl.store(to.q_a + base + here, -e_t, in_batch & (t >= 0))
+        else:
+            tl.store(to.q_a + base + step + here, to_taken, has_next)
     if to.c is not None:
         tl.store(to.c + base + step + here, to_c, has_next)
     if to.lambda_ is not None:

@@ -30,7 +30,6 @@ def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | N
     if kind == formulas.GIVEN:
         c = step_tensor("c", coefficients(window, trace), window)
     pi_a, mu_a, logs = _likelihoods(window, kind)
-    is_double = any(isinstance(value, Tensor) and value.dtype is torch.float64 for value in window)
     number, lambdas = _lambda_of(trace, kind, window.r)
     given = {
         "r": window.r,
@@ -57,8 +56,30 @@ def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | N
         lambda_per_step=lambdas is not None and lambdas.ndim == 1,
         batch_major=batch_major,
         tolerance=tolerance,
-        dtype=torch.float64 if is_double else torch.float32,
+        dtype=_dtype_of(window),
     )
+
+
+def corrections_job(window: Window, c: Tensor, *, tolerance: float | None) -> Job | None:
+    """Return the job for corrections from given coefficients."""
+    if window.r.numel() == 0:
+        return None
+    names = ("r", "discount", "q_a", "expected_q", "reset", "mask")
+    batch_major, tensors = _in_one_layout({name: getattr(window, name) for name in names} | {"c": c})
+    return Job(
+        Inputs(**tensors),
+        formulas.GIVEN,
+        batch_major=batch_major,
+        corrections=True,
+        tolerance=tolerance,
+        dtype=_dtype_of(window),
+    )
+
+
+def _dtype_of(window: Window) -> torch.dtype:
+    """Return the widest floating dtype of a window, at least float32."""
+    is_double = any(value is not None and value.dtype is torch.float64 for value in window)
+    return torch.float64 if is_double else torch.float32
 
 
 def is_mixed(window: Window, trace: Trace) -> bool:
