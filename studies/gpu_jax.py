@@ -1,0 +1,122 @@
+"""How far from a copy is XLA on a GPU, and would a Pallas kernel be closer?
+
+    python studies/gpu_jax.py
+
+For each window, the time of `ot.targets` under `jit`, and of its parts: the pairs (m, b) of all rows, and their
+recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan, and as a Pallas kernel that goes backwards through time with one
+thread per window. Medians of 7 repeats, as shares of the bandwidth of a copy of as many bytes as the whole must move.
+"""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as pallas_triton
+
+import offtrace as ot
+from offtrace.returns import jax as returns_jax
+
+SHAPES = [(16, 1024, 18), (128, 4096, 18), (128, 65536, 18), (1024, 4096, 18), (65536, 64, 18), (16, 1048576, 18)]
+LANES = 128
+
+
+def fold(m: jax.Array, b: jax.Array, *, interpret: bool = False) -> jax.Array:
+    """Solve the recursion by a Pallas kernel; the batch is a multiple of LANES, or smaller."""
+    n, batch = b.shape
+    lanes = min(LANES, batch)
+
+    def kernel(m_ref: Any, b_ref: Any, out_ref: Any) -> None:
+        def step(i: Any, g: jax.Array) -> jax.Array:
+            t = n - 1 - i
+            g = b_ref[t, :] + m_ref[t, :] * g
+            out_ref[t, :] = g
+            return g
+
+        lax.fori_loop(0, n, step, jnp.zeros(lanes, b.dtype))
+
+    spec = pl.BlockSpec((n, lanes), lambda i: (0, i))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(b.shape, b.dtype),
+        grid=(batch // lanes,),
+        in_specs=[spec, spec],
+        out_specs=spec,
+        interpret=interpret,
+        compiler_params=None if interpret else pallas_triton.CompilerParams(num_warps=4),
+    )(m, b)
+
+
+def pairs(w: dict[str, jax.Array], *, unrolled: bool) -> tuple[jax.Array, jax.Array]:
+    """Return m and b of Retrace(1); E_π Q as a sum over the last axis, or as one of slices."""
+    products = w["pi"][1:] * w["q"][1:]
+    expected = products.sum(-1)
+    if unrolled:
+        expected = functools.reduce(jnp.add, [products[..., i] for i in range(products.shape[-1])])
+    taken = w["a"][1:, ..., None]
+    q_a, pi_a = (jnp.take_along_axis(w[name][1:-1], taken, -1)[..., 0] for name in ("q", "pi"))
+    m = w["discount"][:-1] * jnp.minimum(1, pi_a / w["mu_a"][1:])
+    m = jnp.concatenate([m, jnp.zeros_like(m[:1])])
+    q_a = jnp.concatenate([q_a, jnp.zeros_like(q_a[:1])])
+    return m, w["r"] + w["discount"] * expected - m * q_a
+
+
+def window(shape: tuple[int, int, int]) -> dict[str, jax.Array]:
+    n, batch, num_actions = shape
+    keys = jax.random.split(jax.random.key(0), 6)
+    return {
+        "q": jax.random.normal(keys[0], (n + 1, batch, num_actions)),
+        "pi": jax.nn.softmax(jax.random.normal(keys[1], (n + 1, batch, num_actions))),
+        "a": jax.random.randint(keys[2], (n, batch), 0, num_actions),
+        "r": jax.random.normal(keys[3], (n, batch)),
+        "discount": 0.99 * (jax.random.uniform(keys[4], (n, batch)) > 0.01),
+        "mu_a": 0.1 + 0.8 * jax.random.uniform(keys[5], (n, batch)),
+    }
+
+
+def seconds_of(function: Callable[..., Any], *arguments: Any) -> float:
+    """Return the time of a call, from ten that are waited for together."""
+    compiled = jax.jit(function)
+    jax.block_until_ready(compiled(*arguments))
+    found = []
+    for _ in range(7):
+        start = time.perf_counter()
+        for _ in range(10):
+            out = compiled(*arguments)
+        jax.block_until_ready(out)
+        found.append((time.perf_counter() - start) / 10)
+    return statistics.median(found)
+
+
+def compare(shape: tuple[int, int, int]) -> None:
+    w = window(shape)
+    num_bytes = sum(v.nbytes for v in w.values()) + w["r"].nbytes - 2 * w["q"][0].nbytes
+    copy = seconds_of(lambda x: x + 1, jnp.zeros(num_bytes // 8, jnp.float32))
+    m, b = jax.jit(functools.partial(pairs, unrolled=False))(w)
+    forms: dict[str, tuple[Callable[..., Any], tuple]] = {
+        "ot.targets": (lambda w: ot.targets(**w, trace=ot.Retrace(1.0), validate=False), (w,)),
+        "pairs, sum": (functools.partial(pairs, unrolled=False), (w,)),
+        "pairs, slices": (functools.partial(pairs, unrolled=True), (w,)),
+        "tree": (lambda m, b: returns_jax._as_tree(m[:-1], b[:-1], b[-1:]), (m, b)),
+        "Pallas": (fold, (m, b)),
+        "pairs and Pallas": (lambda w: fold(*pairs(w, unrolled=False)), (w,)),
+    }
+    if shape[0] <= 1024:
+        forms["scan"] = (lambda m, b: returns_jax._step_by_step(m[:-1], b[:-1], b[-1:]), (m, b))
+    print(f"{shape}, {num_bytes / 1e6:.0f} MB: copy {1e6 * copy:.0f} µs")
+    expected = jax.jit(forms["ot.targets"][0])(w)
+    error = jnp.abs(jax.jit(forms["pairs and Pallas"][0])(w) - expected).max() / jnp.abs(expected).max()
+    for name, (function, arguments) in forms.items():
+        seconds = seconds_of(function, *arguments)
+        print(f"    {name:18} {1e6 * seconds:9.0f} µs  {copy / seconds:.0%}", flush=True)
+    print(f"    relative error of Pallas {error:.1e}")
+
+
+if __name__ == "__main__":
+    for shape in SHAPES:
+        compare(shape)
