@@ -3,7 +3,7 @@
     python studies/gpu_jax.py
 
 For each window, the time of `ot.targets` under `jit`, and of its parts: the pairs (m, b) of all rows, and their
-recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan, and as a Pallas kernel that goes backwards through time with one
+recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan, and as a Pallas kernel that goes backwards through time, one
 thread per window. Medians of 7 repeats, as shares of the bandwidth of a copy of as many bytes as the whole must move.
 """
 
