@@ -7,7 +7,7 @@ import pytest
 
 from offtrace.agent.memory import most_that_fit
 from offtrace.agent.spec import Plan, TrainSpec, resolved
-from offtrace.environments import make, program_shape
+from offtrace.environments import atari, make, program_shape
 from offtrace.environments.fleet import Fleet
 from offtrace.experiments.populations import populations
 
@@ -48,6 +48,26 @@ def test_members_of_two_games() -> None:
     pytest.importorskip("ale_py")
     makers = [make("atari/pong"), make("atari/qbert"), make("atari/pong")]
     check_members(makers, [0, 5, 9], 2, {"single_frames": True})
+
+
+def test_games_that_step_together_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread per core for each game would leave the learner a fraction of a core."""
+    pytest.importorskip("ale_py")
+    started: list[tuple[str, int]] = []
+    real = atari.started
+
+    def watched(game: Any, *args: Any, **options: Any) -> Any:
+        started.append((game.game, game.all_threads))
+        return real(game, *args, **options)
+
+    monkeypatch.setattr(atari, "started", watched)
+    monkeypatch.setattr(atari, "num_cores", lambda: 16)
+    names = ("pong", "qbert", "space_invaders", "demon_attack")
+    Fleet([make(f"atari/{name}") for name in names], 1, range(4)).close()
+    assert started == list(zip(names, (3, 3, 4, 4), strict=True))  # 14 in all: two cores are left to the learner
+    started.clear()
+    Fleet([make("atari/pong", num_threads=1), make("atari/qbert", num_threads=1)], 1, [0, 1]).close()
+    assert [num_threads for _, num_threads in started] == [1, 1]
 
 
 def test_members_of_one_environment_share_a_vector() -> None:

@@ -48,7 +48,8 @@ class AtariFactory:
     the task. `full_action_space` uses all 18 actions in every game. A game starts with a random
     number of frames without an action, fewer than `noop_max`, and is truncated after `max_frames`
     frames (27,000 steps, half an hour). `num_threads=0` uses one thread per core; from 8 cores on, two
-    are left to the learner. The rows do not depend on it. `timeout` is that of `GymnasiumRows`.
+    are left to the learner. Games that step together share these threads. The rows do not depend on
+    it. `timeout` is that of `GymnasiumRows`.
     """
 
     stack: ClassVar[int] = STACK
@@ -84,9 +85,27 @@ class AtariFactory:
     def name(self) -> str:
         return self.id
 
-    def __call__(self, num_actors: int, seed: int | np.ndarray, *, single_frames: bool = False) -> "AtariRows":
-        """Return rows. With `single_frames` an actor's observation is its newest picture, (84, 84), not the stack."""
-        return AtariRows(self, num_actors, seed, single_frames=single_frames)
+    def __call__(
+        self,
+        num_actors: int,
+        seed: int | np.ndarray,
+        *,
+        single_frames: bool = False,
+        number: int = 0,
+        num_games: int = 1,
+    ) -> "AtariRows":
+        """Return rows. With `single_frames` an actor's observation is its newest picture, (84, 84), not the stack.
+
+        This is game `number` of `num_games` that step together.
+        """
+        num_threads = max(1, (self.all_threads + number) // num_games)
+        own = dataclasses.replace(self, num_threads=num_threads)
+        return AtariRows(own, num_actors, seed, single_frames=single_frames)
+
+    @property
+    def all_threads(self) -> int:
+        """The number of emulator threads, of all games that step together."""
+        return self.num_threads or _default_threads()
 
     @functools.cached_property
     def num_actions(self) -> int:
@@ -206,7 +225,7 @@ def started(game: AtariFactory, num_actors: int, *, stack: int = STACK) -> Any:
     return _emulators()(
         game.game,
         num_actors,
-        num_threads=game.num_threads or _default_threads(),
+        num_threads=game.all_threads,
         max_num_frames_per_episode=game.max_frames,
         repeat_action_probability=game.sticky,
         full_action_space=game.full_action_space,

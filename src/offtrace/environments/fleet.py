@@ -27,9 +27,11 @@ class Fleet:
         self._parts: list[tuple[np.ndarray, Any]] = []
         first_seeds = np.asarray(seeds, np.int64)
         try:
-            for maker in _distinct(makers):
+            distinct = _distinct(makers)
+            for number, maker in enumerate(distinct):
                 members = np.array([i for i, other in enumerate(makers) if other is maker or other == maker])
-                self._parts.append((members, _made(maker, num_actors, first_seeds[members])))
+                rows = _made(maker, num_actors, first_seeds[members], number, len(distinct))
+                self._parts.append((members, rows))
         except BaseException:
             self.close()
             raise
@@ -83,11 +85,13 @@ def _distinct(makers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
     return found
 
 
-def _made(maker: Callable[..., Any], num_actors: int, first_seeds: np.ndarray) -> Any:
-    """Return the rows of the members with these first seeds."""
-    options = {}
+def _made(maker: Callable[..., Any], num_actors: int, first_seeds: np.ndarray, number: int, num_vectors: int) -> Any:
+    """Return the rows of the members with these first seeds: one of several vectors that step together."""
+    options: dict[str, Any] = {}
     if hasattr(maker, "stack"):
         options["single_frames"] = True
+    if hasattr(maker, "all_threads"):
+        options |= {"number": number, "num_games": num_vectors}
     if len(first_seeds) == 1:
         return maker(num_actors=num_actors, seed=int(first_seeds[0]), **options)
     seeds = first_seeds[:, None] + np.arange(num_actors)
