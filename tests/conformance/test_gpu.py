@@ -60,9 +60,9 @@ def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Any:
         return launch.Plan(4, 2, one_pass)
 
-    def fold_plan(n: int, batch: int, batch_major: bool) -> Any:
+    def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> Any:
         chunk_steps = 4 if request.param == "chunks" else 4 * -(-n // 4)
-        return launch.FoldPlan(launch.FoldMode(2, 2, batch_major), chunk_steps)
+        return launch.FoldPlan(launch.FoldMode(2, 2, batch_major, double), chunk_steps)
 
     monkeypatch.setattr(launch, "plan_for", plan_for)
     monkeypatch.setattr(launch, "fold_plan", fold_plan)
@@ -81,7 +81,7 @@ def test_every_plan(shape: tuple[int, int, int], batch_major: bool) -> None:
 
 
 @pytest.mark.parametrize("batch_major", [False, True])
-@each("shape", [(40, 3, 2), (3, 37, 3), (6, 2, 70), (300, 1, 2)])
+@each("shape", [(40, 3, 2), (3, 37, 3), (6, 2, 70), (300, 1, 2), (6, 64, 40)])
 def test_its_own_plans(shape: tuple[int, int, int], batch_major: bool) -> None:
     w = window_with_ends(shape)
     expected = ot.targets(**w, trace=ot.Retrace(0.9))
@@ -94,7 +94,7 @@ def test_plans_fit_their_windows() -> None:
     launch = gpu_kernels.load("launch")
     for n in (1, 16, 1000, 65536):
         for batch in (1, 64, 4096, 1 << 20):
-            for width in (1, 18, 1024, 8192):
+            for width in {sum(launch.parts(num_actions)) for num_actions in (*range(1, 300), 1000, 8192)}:
                 for batch_major in (False, True):
                     plan = launch.plan_for(n, batch, width, batch_major)
                     assert plan.steps * plan.rows <= 256
@@ -187,6 +187,35 @@ def test_gradient_of_a_users_own_trace() -> None:
     assert_same_gradients(halved, w, ["q", "pi", "mu_a"])
 
 
+def test_gradients_where_a_probability_is_0() -> None:
+    """Of log π(a|x), of π(a|x)^(1/d), and of μ in a masked row: no NaN."""
+    w = windows.with_ends(windows.window(8, (3,), 4))
+    w["pi"][3, 1] = [0.0, 0.5, 0.5, 0.0]
+    w["a"][3, 1] = 0
+    w["mask"][3, 1] = True
+    w["reset"][:, 1] = False
+    assert_same_gradients(ot.ContinuousACER(0.9, 1), gpu_kernels.tensors(w), ["pi"])
+    masked = np.where(w["mask"], w["mu_a"], 0.0)
+    log_mu_a = {k: v for k, v in w.items() if k != "mu_a"} | {"log_mu_a": np.log(w["mu_a"])}
+    assert_same_gradients(ot.Retrace(0.9), gpu_kernels.tensors(log_mu_a), ["pi", "log_mu_a"])
+    log_pi_a = {k: v for k, v in w.items() if k != "pi"} | {
+        "mu_a": masked,
+        "log_pi_a": np.full((8, 3), -0.5),
+        "expected_q": np.ones((8, 3)),
+    }
+    assert_same_gradients(ot.Retrace(0.9), gpu_kernels.tensors(log_pi_a), ["log_pi_a", "mu_a"])
+
+
+def test_a_value_that_is_not_read_has_no_part_in_the_gradient_of_the_discount() -> None:
+    w = plain()
+    w["discount"][5] = 0
+    w["q"][6] = np.nan
+    assert_same_gradients(ot.Retrace(0.9), gpu_kernels.tensors(w), ["discount"])
+    steps = densities()
+    steps["expected_q"] = np.where(steps["discount"] == 0, np.nan, steps["expected_q"])
+    assert_same_gradients(ot.Retrace(0.9), gpu_kernels.tensors(steps), ["discount"])
+
+
 def test_second_derivatives() -> None:
     w = gpu_kernels.tensors(plain())
     leaves = [w["q"].requires_grad_(), w["discount"].requires_grad_()]
@@ -254,6 +283,30 @@ def test_a_batch_major_window_is_not_copied() -> None:
     assert job.batch_major
     assert job.w.q.data_ptr() == w["q"].data_ptr()
     assert job.w.r.data_ptr() == w["r"].data_ptr()
+
+
+def test_views_of_windows_without_a_batch() -> None:
+    """Their elements are not neighbours in memory, or are one element."""
+    w = windows.window(8, (), 4)
+    w["discount"] = np.full(8, 0.9)
+    given = gpu_kernels.tensors(w)
+    given["r"] = torch.stack([given["r"]] * 4, 1)[:, 1]
+    given["discount"] = given["discount"][0].expand(8)
+    got = gpu_kernels.on_tensors(ot.Retrace(0.9), given)
+    np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12)
+
+
+def test_a_users_own_trace_sees_wide_numbers() -> None:
+    """Its c is computed in the dtype of the result, whatever that of the rewards is."""
+    w = gpu_kernels.tensors(windows.window(6, (3,), 4, dtype="float32"))
+    w["r"] = w["r"].to(torch.bfloat16)
+
+    def halved(pi_a: torch.Tensor, mu_a: torch.Tensor) -> torch.Tensor:
+        return 0.5 * torch.clamp(pi_a / mu_a, max=1.0)
+
+    got = gpu_kernels.on_tensors(halved, w)
+    expected = gpu_kernels.on_tensors(ot.Retrace(0.5), w)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
 
 
 @each("batch", [(), (3,), (2, 3)])
@@ -346,6 +399,44 @@ def test_what_is_refused_of_log_densities(name: str, value: float) -> None:
         assert refusal(gpu_kernels.targets, ot.Retrace(0.9), wrong) == expected
 
 
+def test_an_overflow_is_refused() -> None:
+    """Of float32, though the kernels compute in float64; and of a ratio that λ = 0 would hide."""
+    w = windows.window(6, (2,), 3, dtype="float32")
+    large = w | {"r": np.full_like(w["r"], 3e38), "discount": np.ones_like(w["r"])}
+    tiny = windows.changed(windows.window(6, (2,), 3), "mu_a", (1, 0), 1e-310)
+    for trace, wrong in [
+        (ot.QLambda(1.0), large),
+        (ot.RBIS(1.0), large | {"mu_a": np.full_like(w["r"], 1e-3)}),
+        (ot.ImportanceSampling(1.0), tiny),
+        (ot.ImportanceSampling(0.0), tiny),
+    ]:
+        with np.errstate(invalid="ignore"):  # 0 · inf
+            expected = refusal(ot.targets, **wrong, trace=trace)
+        words = refusal(gpu_kernels.targets, trace, wrong)
+        assert words.replace("torch.float", "float") == expected
+
+
+def test_a_policy_is_checked_without_values() -> None:
+    w = plain()
+    given = {name: w[name] for name in ("pi", "a", "r", "discount", "mu_a")}
+    given |= {"q_a": w["r"], "expected_q": w["r"]}
+    np.testing.assert_allclose(
+        gpu_kernels.targets(ot.Retrace(0.9), given), ot.targets(**given, trace=ot.Retrace(0.9)), rtol=1e-12
+    )
+    wrong = windows.changed(given, "pi", (2, 1, 0), 5.2)
+    expected = refusal(ot.targets, **wrong, trace=ot.Retrace(0.9))
+    assert refusal(gpu_kernels.targets, ot.Retrace(0.9), wrong) == expected
+
+
+def test_both_forms_of_a_likelihood_are_checked() -> None:
+    w = windows.window(6, (2,), 3)
+    given = {name: w[name] for name in ("r", "discount")}
+    given |= {name: np.full((6, 2), -0.5) for name in ("q_a", "expected_q", "log_pi_a", "log_mu_a")}
+    wrong = given | {"pi_a": np.full((6, 2), 1.7)}
+    expected = refusal(ot.targets, **wrong, trace=ot.Retrace(0.9))
+    assert refusal(gpu_kernels.targets, ot.Retrace(0.9), wrong) == expected
+
+
 def test_a_density_above_1_is_refused_by_tree_backup() -> None:
     steps = {name: np.full((3, 1), 0.5) for name in ("q_a", "expected_q", "r", "discount", "log_pi_a")}
     with pytest.raises(ValueError, match="logarithm of a probability"):
@@ -395,6 +486,22 @@ def test_a_second_call_goes_the_short_way(short_calls: list[str]) -> None:
     with pytest.raises(ValueError, match="`mu_a` must be above 0"):
         gpu_kernels.targets(ot.Retrace(0.9), wrong)
     assert len(short_calls) == 3
+
+
+def test_one_tensor_for_two_arguments(short_calls: list[str]) -> None:
+    """A second call has two, and must not read one of them twice."""
+    steps = {name: np.full((6, 3), 0.5) for name in ("q_a", "expected_q", "r", "discount")}
+    given = gpu_kernels.tensors(steps)
+    p = torch.rand(6, 3, dtype=torch.float64, device=gpu_kernels.DEVICE)
+    gpu_kernels.on_tensors(ot.Retrace(0.9), given | {"pi_a": p, "mu_a": p})
+    got = gpu_kernels.on_tensors(ot.Retrace(0.9), given | {"pi_a": 0.5 * p, "mu_a": p})
+    assert short_calls == ["one_pass"]
+    arrays = steps | {"pi_a": (0.5 * p).cpu().numpy(), "mu_a": p.cpu().numpy()}
+    np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**arrays, trace=ot.Retrace(0.9)), rtol=1e-12)
+    given |= {"pi_a": p, "mu_a": p.clone(), "discount": given["discount"].clone()}
+    gpu_kernels.load("calls")._CALLS.clear()
+    gpu_kernels.on_tensors(ot.Retrace(given["discount"]), given)
+    assert not gpu_kernels.load("calls")._CALLS
 
 
 def test_what_does_not_go_the_short_way(short_calls: list[str]) -> None:
@@ -467,7 +574,7 @@ compile(trajectory_aware.all_steps, {"mode": mode}, window)
 compile(trajectory_aware.double_sum, {"mode": mode, "STARTS": 32, "LANES": 32, "AT_ONCE": 16}, window)
 TYPES |= {"chunk_steps": "i32", "num_chunks": "i32", "total_m": "*fp64", "total_b": "*fp64"}
 TYPES |= {"ends_of_chunks": "*fp64"}
-how = {"mode": launch.FoldMode(8, 64, False), "STAGES": 2}
+how = {"mode": launch.FoldMode(8, 64, False, False), "STAGES": 2}
 compile(fold.fold_pairs, how | {"FORWARDS": True, "total_m": None, "total_b": None}, {})
 compile(fold.fold_pairs, how | {"FORWARDS": False, "out": None, "ends_of_chunks": None, "strange": None}, {})
 compile(fold.join_chunks, {"CHUNKS": 64, "ROWS": 8}, {})

@@ -19,7 +19,7 @@ from torch import Tensor
 from offtrace.returns import checks
 from offtrace.returns.gpu import calls, launch
 from offtrace.returns.gpu.autograd import differentiable_targets
-from offtrace.returns.gpu.jobs import corrections_job, is_mixed, job_for
+from offtrace.returns.gpu.jobs import corrections_job, has_both_forms, job_for
 from offtrace.returns.window import Window, coefficients
 from offtrace.traces import TRACES, Trace
 
@@ -30,7 +30,7 @@ def targets(window: Window, trace: Trace, *, tolerance: float | None) -> Tensor 
     With a `tolerance` the values are checked, and the host waits for the device once. Nothing is checked while a CUDA
     graph is captured.
     """
-    if window.r.is_cuda and torch.cuda.is_current_stream_capturing():
+    if _is_capturing(window):
         tolerance = None
     wants_gradient = _wants_gradient(*window, *trace.parameters())
     key = None if wants_gradient else calls.key_of(window, trace, tolerance)
@@ -53,7 +53,7 @@ def _compute(
     job = job_for(window, trace, tolerance=tolerance)
     if job is None or (wants_gradient and not trace.markov):
         return None
-    if tolerance is not None and is_mixed(window, trace):
+    if tolerance is not None and has_both_forms(window):
         checks.check(window, trace, tol=tolerance)
     if wants_gradient:
         return differentiable_targets(job, trace)
@@ -68,6 +68,8 @@ def _compute(
 
 def corrections(window: Window, c: Tensor, *, tolerance: float | None) -> Tensor | None:
     """Return the corrections of a window from given coefficients; None if the kernels do not serve it."""
+    if _is_capturing(window):
+        tolerance = None
     job = corrections_job(window, c, tolerance=tolerance)
     if job is None:
         return None
@@ -78,6 +80,11 @@ def corrections(window: Window, c: Tensor, *, tolerance: float | None) -> Tensor
     if strange is not None and strange.item():
         checks.check_steps(window, c)
     return out
+
+
+def _is_capturing(window: Window) -> bool:
+    """Return whether a CUDA graph is captured, which must not wait for the device."""
+    return window.r.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _wants_gradient(*values: object) -> bool:

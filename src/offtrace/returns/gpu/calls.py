@@ -71,7 +71,7 @@ def run(key: tuple, window: Window, trace: Trace) -> tuple[Tensor, Tensor | None
 def remember(key: tuple, job: Job, again: Again, window: Window, trace: Trace) -> None:
     """Remember how a job was run, if its inputs are the tensors that were given."""
     fields = _fields(job, window)
-    if fields is None or job.kind == formulas.GIVEN:
+    if fields is None:
         return
     if len(_CALLS) >= MOST:
         _CALLS.clear()
@@ -81,10 +81,14 @@ def remember(key: tuple, job: Job, again: Again, window: Window, trace: Trace) -
 
 def _fields(job: Job, window: Window) -> tuple[str | None, ...] | None:
     """Return the fields of the window that are the inputs of a job; None if one of them was computed."""
-    names = {id(value): name for name, value in zip(window._fields, window, strict=True) if value is not None}
     found: list[str | None] = []
-    for value in job.w:
-        if value is not None and id(value) not in names:
+    for name, value in zip(Inputs._fields, job.w, strict=True):
+        if job.logs and name in ("pi_a", "mu_a"):
+            name = f"log_{name}"
+        if value is None:
+            found.append(None)
+        elif getattr(window, name, None) is value:
+            found.append(name)
+        else:
             return None
-        found.append(None if value is None else names[id(value)])
     return tuple(found)

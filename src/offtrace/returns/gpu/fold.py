@@ -23,7 +23,7 @@ from offtrace.returns.gpu.rows import (
     WATKINS,
     ends,
     factor,
-    is_finite,
+    fits,
     lambda_of_next,
     places,
     read_policy,
@@ -65,7 +65,7 @@ def pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode
     if mode.checks:
         bad = wrong_rows(w, is_real, goes_on, continues, reward, discount, ahead, total, known, q_a, pi_a, mu_a,
                          tolerance, mode)  # fmt: skip
-        bad = bad | ~is_finite(c)
+        bad = bad | ~fits(c, mode)
     return t, in_batch, base, here, m, b, bad
 
 
@@ -125,7 +125,7 @@ def one_pass(w, out, m_out, strange, n, batch, lambda_: tl.float64, parameter: t
         if m_out is not None:
             tl.store(m_out + base + here, m, there)
         if mode.checks:
-            any_bad = any_bad | bad | (there & ~is_finite(g))
+            any_bad = any_bad | bad | (there & ~fits(g, mode))
     if mode.checks:
         if tl.max(any_bad.to(tl.int32), 0) > 0:
             tl.store(strange, 1)
@@ -199,7 +199,7 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, strange, n, batch, c
         else:
             tl.store(out + at, g, there)
             if strange is not None:
-                any_bad = any_bad | (there & ~is_finite(g))
+                any_bad = any_bad | (there & ~fits(g, mode))
     if total_m is not None:
         at = chunk.to(tl.int64) * batch + lane
         tl.store(total_m + at, product, lane < batch)

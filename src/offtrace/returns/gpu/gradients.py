@@ -86,7 +86,7 @@ def slopes(pi_a, mu_a, parameter, mode: tl.constexpr):
     elif mode.kind == RETRACE:
         by_ratio = tl.where(ratio < 1, 1.0, zero)
     elif mode.kind == ACER:
-        by_ratio = tl.where(ratio < 1, tl.exp(tl.log(ratio) * (1 / parameter - 1)) / parameter, zero)
+        by_ratio = tl.where(ratio < 1, tl.exp(times(tl.log(ratio), 1 / parameter - 1)) / parameter, zero)
     return times(by_ratio, ratio_by_pi) + times(by_target, target_by_pi), times(by_ratio, ratio_by_mu)
 
 
@@ -145,6 +145,10 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
 
     has_next = there & (t + 1 < n)
     if to.discount is not None:
+        # What is not read has no derivative: values of a masked successor, where nothing is bootstrapped from it.
+        if w.expected_q is None:
+            ahead = tl.where((discount != 0) | goes_on, ahead, 0.0)
+        ahead = tl.where((discount == 0) & ~is_finite(ahead), 0.0, ahead)
         tl.store(to.discount + base + here, times(e_t, ahead + times(c, advantage)), in_batch & (t >= 0))
     if to.expected_q is not None:
         tl.store(to.expected_q + base + here, to_v, in_batch & (t >= 0))

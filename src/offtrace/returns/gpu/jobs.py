@@ -7,11 +7,18 @@ they are: the kernels read float16, bfloat16, float32 and float64, and compute i
 import torch
 from torch import Tensor
 
-from offtrace.arrays import take_action
 from offtrace.returns.gpu.launch import MOST_ACTIONS, READ_MU, Job
 from offtrace.returns.gpu.rows import Inputs
 from offtrace.returns.torch import step_tensor
-from offtrace.returns.window import WITH_ACTIONS, Window, actions_taken, coefficients
+from offtrace.returns.window import (
+    BOOLEAN,
+    INTEGER,
+    WITH_ACTIONS,
+    Window,
+    coefficients,
+    likelihoods_of,
+    without_unread_rows,
+)
 from offtrace.traces import Trace, formulas
 
 
@@ -28,7 +35,10 @@ def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | N
         return None
     c = None
     if kind == formulas.GIVEN:
-        c = step_tensor("c", coefficients(window, trace), window)
+        wide = _widened(window)
+        if trace.reads_q:
+            wide = without_unread_rows(wide)
+        c = step_tensor("c", coefficients(wide, trace), wide)
     pi_a, mu_a, logs = _likelihoods(window, kind)
     number, lambdas = _lambda_of(trace, kind, window.r)
     given = {
@@ -82,9 +92,22 @@ def _dtype_of(window: Window) -> torch.dtype:
     return torch.float64 if is_double else torch.float32
 
 
-def is_mixed(window: Window, trace: Trace) -> bool:
-    """Return whether one of π and μ is a probability and the other a logarithm. Both become logarithms."""
-    return trace.reads_mu and (window.log_pi_a is None) != (window.log_mu_a is None)
+def _widened(window: Window) -> Window:
+    """Return the window with all floats in the dtype of the result."""
+    dtype = _dtype_of(window)
+    floats = {
+        name: value.to(dtype)
+        for name, value in zip(window._fields, window, strict=True)
+        if value is not None and name not in (*INTEGER, *BOOLEAN)
+    }
+    return window._replace(**floats)
+
+
+def has_both_forms(window: Window) -> bool:
+    """Return whether π and μ are given as probabilities and as logarithms; the kernels see one form of each."""
+    is_probability = window.pi_a is not None or window.mu_a is not None
+    is_logarithm = window.log_pi_a is not None or window.log_mu_a is not None
+    return is_logarithm and (is_probability or window.log_pi_a is None)
 
 
 def _likelihoods(window: Window, kind: int) -> tuple[Tensor | None, Tensor | None, bool]:
@@ -99,15 +122,10 @@ def _likelihoods(window: Window, kind: int) -> tuple[Tensor | None, Tensor | Non
         pi_a = window.log_pi_a
     if kind not in READ_MU:
         return pi_a, None, logs
-    if logs and window.log_mu_a is None:
-        return pi_a, mu_a.log(), True
-    if window.log_mu_a is None:
-        return pi_a, mu_a, False
-    if not logs:
-        if pi_a is None:
-            pi_a = take_action(window.pi[: window.r.shape[0]], actions_taken(window))
-        pi_a = pi_a.log()
-    return pi_a, window.log_mu_a, True
+    if logs == (window.log_mu_a is not None):
+        return pi_a, window.log_mu_a if logs else mu_a, logs
+    both = likelihoods_of(_widened(window))  # one of each kind: both become logarithms
+    return both.log_pi_a, both.log_mu_a, True
 
 
 def _lambda_of(trace: Trace, kind: int, r: Tensor) -> tuple[float, Tensor | None]:
@@ -137,6 +155,6 @@ def _in_one_layout(given: dict[str, Tensor | None]) -> tuple[bool, dict[str, Ten
 
 
 def _is_batch_major(name: str, value: Tensor) -> bool:
-    if value.ndim == 1:  # λ, one per step
-        return True
+    if value.ndim == 1:
+        return value.is_contiguous()
     return value.movedim(0, -2 if name in WITH_ACTIONS else -1).is_contiguous()

@@ -43,6 +43,16 @@ def power_of_2(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
+def tile_size(width: int) -> int:
+    """Return how many rows of so many cells a tile has, a power of 2.
+
+    >>> tile_size(18), tile_size(40), tile_size(8192)
+    (128, 64, 1)
+    """
+    size = max(1, min(TILE_ROWS, TILE_CELLS // width))
+    return 1 << (size.bit_length() - 1)
+
+
 # -- plans ---------------------------------------------------------------------------------------------------
 
 
@@ -67,7 +77,7 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Plan:
     One pass needs a large batch, or little work. Its tiles are one or two steps of many neighbours, so that the
     scan costs nothing; where the batch is small, or its neighbours far apart in memory, they are longer.
     """
-    size = max(1, min(TILE_ROWS, TILE_CELLS // width))
+    size = tile_size(width)
     is_large = batch >= MANY * size and not batch_major
     one_pass = is_large or n * batch <= MANY * size or batch >= MANY * size // 8 >= n
     if is_large:
@@ -91,6 +101,8 @@ class FoldMode(NamedTuple):
     steps: int
     rows: int
     batch_major: bool
+    double: bool
+    """The output is float64."""
 
 
 class FoldPlan(NamedTuple):
@@ -100,18 +112,19 @@ class FoldPlan(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def fold_plan(n: int, batch: int, batch_major: bool) -> FoldPlan:
+def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> FoldPlan:
     """Return how pairs are folded: in chunks of time, where the batch alone does not keep the device busy."""
     rows = min(16 if batch_major else 64, power_of_2(batch))
     steps = min(FOLD_TILE // rows, power_of_2(n))
     num_groups = -(-batch // rows)
     num_tiles = -(-n // steps)
     num_chunks = max(1, min(FOLD_PROGRAMS // num_groups, num_tiles // 8))
-    return FoldPlan(FoldMode(steps, rows, batch_major), steps * -(-num_tiles // num_chunks))
+    return FoldPlan(FoldMode(steps, rows, batch_major, double), steps * -(-num_tiles // num_chunks))
 
 
 # -- the call itself -----------------------------------------------------------------------------------------
 
+MOST_COMPILED = 4096
 _COMPILED: dict[tuple, Callable[..., None]] = {}
 """Compiled kernels with their grids. Triton inspects every argument of a call, which takes longer than the kernel."""
 
@@ -131,6 +144,8 @@ def launch(
     compiled = kernel[grid](*arguments, *constants, num_warps=num_warps)
     if compiled is None or None in key:
         return None
+    if len(_COMPILED) >= MOST_COMPILED:
+        _COMPILED.clear()
     _COMPILED[key] = compiled[grid]
     return _COMPILED[key]
 
@@ -186,7 +201,7 @@ class Job(NamedTuple):
         """Return what the kernels are compiled for."""
         num_actions = self.num_actions
         head, tail = parts(num_actions)
-        has_rows = self.w.q is not None and self.w.pi is not None
+        needs_rows = self.kind in GREEDY or (self.w.expected_q is None and self.w.q is not None)
         checks = self.tolerance is not None
         return Mode(
             kind=self.kind,
@@ -196,7 +211,7 @@ class Job(NamedTuple):
             logs=self.logs,
             reads_pi=self.kind in READ_PI,
             reads_mu=self.kind in READ_MU,
-            reads_rows=has_rows and (self.w.expected_q is None or self.kind in GREEDY or checks),
+            reads_rows=needs_rows or (checks and self.w.pi is not None),
             lambda_per_step=self.lambda_per_step,
             batch_major=self.batch_major,
             corrections=self.corrections,
@@ -283,7 +298,7 @@ def solve(
     """
     n = b.shape[0]
     batch = b.numel() // n
-    plan = plan or fold_plan(n, batch, batch_major)
+    plan = plan or fold_plan(n, batch, batch_major, out.dtype is torch.float64)
     num_groups = -(-batch // plan.mode.rows)
     num_chunks = -(-n // plan.chunk_steps)
     numbers = (n, batch, plan.chunk_steps)
@@ -307,8 +322,7 @@ def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tenso
     if all(value is None for value in to):
         return e
     job = job._replace(tolerance=None)
-    width = sum(parts(job.num_actions))
-    size = max(1, min(TILE_ROWS, TILE_CELLS // width))
+    size = tile_size(sum(parts(job.num_actions)))
     along, across = (n, batch) if job.batch_major else (batch, n)
     inner = min(size, power_of_2(along))
     outer = min(size // inner, power_of_2(across))
@@ -326,7 +340,7 @@ def trajectory_aware_targets(job: Job) -> Result:
     out = torch.empty_like(job.w.r, dtype=job.dtype)
     one_step, q_taken, log_ratio = (torch.empty_like(out) for _ in range(3))
     strange = _flag(job)
-    size = max(1, min(TILE_ROWS, TILE_CELLS // sum(parts(job.num_actions))))
+    size = tile_size(sum(parts(job.num_actions)))
     rows = 1 if job.batch_major else min(size, power_of_2(batch))
     plan = Plan(min(size // rows, power_of_2(n)), rows, one_pass=False)
     mode = job.mode(plan)

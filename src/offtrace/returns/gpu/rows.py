@@ -95,6 +95,13 @@ def is_finite(x):
 
 
 @triton.jit
+def fits(x, mode: tl.constexpr):
+    """Return whether numbers are finite in the dtype of the result."""
+    dtype: tl.constexpr = tl.float64 if mode.double else tl.float32
+    return is_finite(x.to(dtype))
+
+
+@triton.jit
 def places(above, first, n, batch, mode: tl.constexpr):
     """Return where the rows of a tile are in memory, in 5 parts.
 
@@ -289,6 +296,9 @@ def wrong_rows(w, is_real, goes_on, continues, reward, discount, ahead, total, k
     bad = bad | (reaches & ~is_finite(ahead))
     bad = bad | (goes_on & ~known)
     bad = bad | ((is_real if mode.corrections else goes_on) & ~is_finite(q_a))
+    if (mode.kind == IS) | (mode.kind == Q_SIGMA):  # the others clip the ratio
+        ratio = tl.exp(pi_a - mu_a) if mode.logs else pi_a / mu_a
+        bad = bad | (continues & ~fits(ratio, mode))
     if mode.logs:
         bad = bad | (goes_on & ~((pi_a < float("inf")) & is_finite(mu_a)))
         if not mode.takes_densities:

@@ -18,9 +18,11 @@ its starts is reached any more.
 import triton
 import triton.language as tl
 
-from offtrace.returns.gpu.rows import ends, is_finite, places, read_policy, taken, times, wrong_rows
+from offtrace import likelihoods
+from offtrace.returns.gpu.rows import ends, fits, places, read_policy, taken, times, wrong_rows
 from offtrace.traces import formulas
 
+SMALLEST_LOG = tl.constexpr(likelihoods.SMALLEST_LOG)
 RECURSIVE_RETRACE = tl.constexpr(formulas.KIND_RECURSIVE_RETRACE)
 TRUNCATED_IS = tl.constexpr(formulas.KIND_TRUNCATED_IS)
 
@@ -31,7 +33,8 @@ def log_ratio_of(pi_a, mu_a, mode: tl.constexpr):
     if mode.logs:
         found = pi_a - mu_a
     else:
-        found = tl.where(pi_a > 0, tl.log(tl.where(pi_a > 0, pi_a, 1.0)) - tl.log(mu_a), float("-inf"))
+        log_mu = tl.where(mu_a > 0, tl.log(tl.where(mu_a > 0, mu_a, 1.0)), SMALLEST_LOG)
+        found = tl.where(pi_a > 0, tl.log(tl.where(pi_a > 0, pi_a, 1.0)) - log_mu, float("-inf"))
     return found
 
 
@@ -135,6 +138,6 @@ def double_sum(w, one_step, q_taken, log_ratio, out, strange, n, batch, lambda_:
         total = tl.where(tl.load(w.mask + own, there, False), total, 0.0)
     tl.store(out + own, total, there)
     if strange is not None:
-        bad = there & ~is_finite(total)
+        bad = there & ~fits(total, mode)
         if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
             tl.store(strange, 1)
