@@ -22,6 +22,7 @@ from offtrace.traces import (
     RecursiveRetrace,
     Retrace,
     SoftWatkins,
+    Trace,
     TreeBackup,
     TruncatedIS,
     Watkins,
@@ -42,7 +43,7 @@ KIND_RECURSIVE_RETRACE = 10
 KIND_TRUNCATED_IS = 11
 KIND_RBIS = 12
 
-KINDS: dict[type, int] = {
+KINDS: dict[type[Trace], int] = {
     OneStep: KIND_ONE_STEP,
     ImportanceSampling: KIND_IS,
     QLambda: KIND_Q_LAMBDA,

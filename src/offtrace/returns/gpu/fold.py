@@ -28,6 +28,7 @@ from offtrace.returns.gpu.rows import (
     places,
     read_policy,
     taken,
+    tile_of_program,
     times,
     wrong_rows,
 )
@@ -134,10 +135,8 @@ def one_pass(w, out, m_out, strange, n, batch, lambda_: tl.float64, parameter: t
 @triton.jit(do_not_specialize=["n", "batch"])
 def all_pairs(w, m_out, b_out, strange, n, batch, lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
               mode: tl.constexpr):  # fmt: skip
-    """Write m and b of one tile; tile 0 has the last steps."""
-    num_groups = tl.cdiv(batch, mode.rows)
-    first = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows
-    above = n - tl.program_id(0) // num_groups * mode.steps
+    """Write m and b of one tile."""
+    first, above = tile_of_program(n, batch, mode)
     t, in_batch, base, here, m, b, bad = pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode)
     there = in_batch & (t >= 0)
     tl.store(m_out + base + here, m, there)

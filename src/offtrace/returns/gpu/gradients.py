@@ -39,6 +39,7 @@ from offtrace.returns.gpu.rows import (
     policy_and_values,
     read_policy,
     taken,
+    tile_of_program,
     times,
 )
 
@@ -112,10 +113,8 @@ def write_rows(w, to, to_v, to_taken, to_pi_a, to_match, action, value, there, b
 
 @triton.jit(do_not_specialize=["n", "batch"])
 def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float64, mode: tl.constexpr):
-    """Write the gradients of one tile, from e and the output of the forward pass; tile 0 has the last steps."""
-    num_groups = tl.cdiv(batch, mode.rows)
-    first = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows
-    above = n - tl.program_id(0) // num_groups * mode.steps
+    """Write the gradients of one tile, from e and the output of the forward pass."""
+    first, above = tile_of_program(n, batch, mode)
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)

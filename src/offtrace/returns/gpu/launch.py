@@ -24,18 +24,11 @@ FOLD_TILE = 512
 FOLD_PROGRAMS = 2048
 """The most programs that fold pairs."""
 
-GREEDY = (formulas.KIND_WATKINS, formulas.KIND_SOFT_WATKINS)
-READ_MU = (
-    formulas.KIND_IS,
-    formulas.KIND_RETRACE,
-    formulas.KIND_ACER,
-    formulas.KIND_Q_SIGMA,
-    formulas.KIND_RECURSIVE_RETRACE,
-    formulas.KIND_TRUNCATED_IS,
-    formulas.KIND_RBIS,
-)
-READ_PI = (*READ_MU, formulas.KIND_TREE_BACKUP)
-LIMITED_TO_PROBABILITIES = (formulas.KIND_TREE_BACKUP, formulas.KIND_Q_SIGMA)
+# What the kernels read for a trace is what its class states.
+GREEDY = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_q)
+READ_PI = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_pi)
+READ_MU = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_mu)
+TAKE_DENSITIES = tuple(kind for cls, kind in formulas.KINDS.items() if cls.takes_densities)
 
 
 def power_of_2(size: int) -> int:
@@ -215,7 +208,7 @@ class Job(NamedTuple):
             lambda_per_step=self.lambda_per_step,
             batch_major=self.batch_major,
             corrections=self.corrections,
-            takes_densities=self.kind not in LIMITED_TO_PROBABILITIES,
+            takes_densities=self.kind in (formulas.GIVEN, *TAKE_DENSITIES),
             checks=checks,
             double=self.dtype is torch.float64,
             eviction=plan.eviction,

@@ -102,6 +102,14 @@ def fits(x, mode: tl.constexpr):
 
 
 @triton.jit
+def tile_of_program(n, batch, mode: tl.constexpr):
+    """Return the first neighbour and the step above the tile of a program; those of the last steps come first."""
+    num_groups = tl.cdiv(batch, mode.rows)
+    first = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows
+    return first, n - tl.program_id(0) // num_groups * mode.steps
+
+
+@triton.jit
 def places(above, first, n, batch, mode: tl.constexpr):
     """Return where the rows of a tile are in memory, in 5 parts.
 

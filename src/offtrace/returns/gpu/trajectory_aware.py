@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from offtrace import likelihoods
-from offtrace.returns.gpu.rows import ends, fits, places, read_policy, taken, times, wrong_rows
+from offtrace.returns.gpu.rows import ends, fits, places, read_policy, taken, tile_of_program, times, wrong_rows
 from offtrace.traces import formulas
 
 SMALLEST_LOG = tl.constexpr(likelihoods.SMALLEST_LOG)
@@ -40,10 +40,8 @@ def log_ratio_of(pi_a, mu_a, mode: tl.constexpr):
 
 @triton.jit(do_not_specialize=["n", "batch"])
 def all_steps(w, one_step, q_taken, log_ratio, strange, n, batch, tolerance: tl.float64, mode: tl.constexpr):
-    """Write one_step_t, and Q(x, a) and log ρ of step t+1, with 0 in masked rows; tile 0 has the last steps."""
-    num_groups = tl.cdiv(batch, mode.rows)
-    first = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows
-    above = n - tl.program_id(0) // num_groups * mode.steps
+    """Write one_step_t, and Q(x, a) and log ρ of step t+1, with 0 in masked rows."""
+    first, above = tile_of_program(n, batch, mode)
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
