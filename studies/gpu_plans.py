@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,36 +21,68 @@ from offtrace import Retrace
 from offtrace.returns.gpu import launch
 from offtrace.returns.gpu.autograd import targets_by_operations
 from offtrace.returns.gpu.gradients import Gradients
-from offtrace.returns.gpu.launch import Job, Plan
+from offtrace.returns.gpu.launch import Job
+from offtrace.returns.gpu.plans import Plan
 from offtrace.returns.gpu.rows import Inputs
 from offtrace.traces import formulas
 
 Shape = tuple[int, int, int]
 SHAPES: list[Shape] = [
     (1024, 4096, 18),
-    (128, 65536, 18),
-    (16, 1048576, 4),
-    (32, 262144, 6),
-    (8192, 512, 18),
     (65536, 64, 18),
     (128, 4096, 18),
-    (16, 1048576, 18),
-    (16, 1024, 18),
+    (4096, 128, 18),
+    (65536, 8, 18),
+    (1024, 16384, 4),
+    (65536, 256, 4),
+    (1024, 2048, 4),
 ]
+TILES = [
+    (1, 32, 1),
+    (1, 64, 2),
+    (1, 128, 4),
+    (2, 32, 1),
+    (2, 64, 2),
+    (2, 64, 4),
+    (4, 32, 1),
+    (4, 32, 4),
+    (4, 64, 2),
+    (8, 16, 1),
+    (8, 16, 4),
+    (16, 8, 1),
+    (16, 8, 4),
+    (32, 8, 2),
+]
+"""Steps, neighbours and warps."""
 ERROR = 1e-5
 
 
 def plans(shape: Shape) -> Iterator[Plan]:
-    """Yield the plans to compare: tiles of one pass and of two, with and without the hint for the cache."""
+    """Yield the plans to compare: tiles, stages, and the number of warps that time is cut into chunks for."""
     n, batch, _ = shape
-    tiles = [(1, 128), (2, 128), (2, 64), (4, 32), (8, 16), (16, 8), (32, 4), (16, 4), (8, 8)]
-    for (steps, rows), num_stages in itertools.product(tiles, (1, 2, 3)):
-        if steps <= n and batch // rows >= 64 and (num_stages == 1 or batch // rows < 4096):
-            yield Plan(steps, rows, True, 4 if steps * rows >= 128 else 2, num_stages)
-    if n >= 64:
-        for size, eviction in itertools.product((64, 128, 256), ("", "evict_first")):
-            rows = min(size, launch.power_of_2(batch))
-            yield Plan(size // rows, rows, False, 2 if size == 64 else 4, 1, eviction)
+    seen = set()
+    for (steps, rows, num_warps), all_warps, num_stages in itertools.product(TILES, (1024, 2048, 4096, 8192), (1, 3)):
+        if rows > batch or (rows < 32 and batch >= 1024):
+            continue
+        num_groups = -(-batch // rows)
+        num_tiles = -(-n // steps)
+        num_chunks = min(max(1, all_warps // (num_groups * num_warps)), num_tiles)
+        if num_chunks > 1 and -(-num_tiles // num_chunks) < 2:
+            continue
+        plan = Plan(steps, rows, num_chunks, num_warps, num_stages)
+        if plan not in seen:
+            seen.add(plan)
+            yield plan
+
+
+def variants(plan: Plan) -> Iterator[Plan]:
+    """Yield what else may be tried with the tiles of a plan."""
+    yield plan._replace(eviction="evict_first")
+    for num_stages in (1, 2, 4):
+        yield plan._replace(num_stages=num_stages)
+    if plan.num_chunks > 1:
+        yield plan._replace(num_chunks=plan.num_chunks * 3 // 2)
+        yield plan._replace(num_chunks=max(1, plan.num_chunks * 3 // 4))
 
 
 def job(shape: Shape) -> Job:
@@ -69,7 +101,12 @@ def job(shape: Shape) -> Job:
     return Job(w, formulas.KIND_RETRACE)
 
 
-def seconds_of(function: Callable[[], Any]) -> float:
+def num_bytes_of(w: Inputs) -> int:
+    """Return how many bytes a call has to read and write; row 0 of Q and π is not read."""
+    return sum(v.nbytes for v in w if v is not None) + w.r.nbytes - 2 * w.q[0].nbytes
+
+
+def seconds_of(function: Callable[[], Any], at_most: float = 0.006) -> float:
     """Return the time of a call in a CUDA graph."""
     function()
     torch.cuda.synchronize()
@@ -87,7 +124,7 @@ def seconds_of(function: Callable[[], Any]) -> float:
         return start.elapsed_time(end) / 1e3 / num_replays
 
     elapsed(1)
-    num_replays = max(2, min(50, int(0.008 / elapsed(1))))
+    num_replays = max(2, min(50, int(at_most / elapsed(1))))
     return statistics.median(elapsed(num_replays) for _ in range(7))
 
 
@@ -101,38 +138,60 @@ def seconds_of_copy(num_bytes: int) -> float:
 def compile_plans(share: list[tuple[int, Plan]]) -> None:
     """Compile kernels into Triton's cache on disk."""
     for num_actions, plan in share:
-        launch.targets(job((2 * plan.steps, 2 * plan.rows, num_actions)), plan=plan)
+        num_steps = plan.steps * (4 if plan.num_chunks > 1 else 2)
+        small = plan._replace(num_chunks=min(plan.num_chunks, 2))
+        launch.targets(job((num_steps, 2 * plan.rows, num_actions)), plan=small)
 
 
-def compare(shape: Shape) -> None:
-    given = job(shape)
-    n, batch, num_actions = shape
-    w = given.w
-    wide = Inputs(*(v.double() if v is not None and v.is_floating_point() else v for v in w))
-    expected = targets_by_operations(given._replace(w=wide, dtype=torch.float64), Retrace(1.0))
-    scale = expected.abs().max()
-    num_bytes = sum(v.nbytes for v in w if v is not None) + w.r.nbytes - 2 * w.q[0].nbytes
-    copy = seconds_of_copy(num_bytes)
-    found = []
-    for plan in plans(shape):
-        error = ((launch.targets(given, plan=plan).out - expected).abs().max() / scale).item()
-        if not error <= ERROR:
-            print(f"WRONG {shape} {plan}: relative error {error:.1e}", flush=True)
-            continue
-        found.append((seconds_of(lambda plan=plan: launch.targets(given, plan=plan)), plan))
-    own = launch.plan_for(n, batch, sum(launch.parts(num_actions)), False)
-    chosen = seconds_of(lambda: launch.targets(given))
-    checked = seconds_of(lambda: launch.targets(given._replace(tolerance=1e-4)))
-    print(f"{shape}, {num_bytes / 1e6:.0f} MB: copy {1e6 * copy:.0f} µs, default {copy / chosen:.0%}, ", end="")
-    print(f"checks × {checked / chosen:.2f}, default {tuple(own)}")
-    for seconds, plan in sorted(found)[:8]:
-        print(f"    {copy / seconds:.0%} {tuple(plan)}")
-    for names in (("q",), ("q", "pi")):
-        result = launch.targets(given, keeps_m=True)
-        to = Gradients(**{name: torch.empty_like(getattr(w, name)) for name in names})
-        seconds = seconds_of(lambda result=result, to=to: launch.backward(given, result, result.out, to))
-        print(f"    gradient of {' and '.join(names)}: × {seconds / chosen:.2f}")
-    print(end="", flush=True)
+def compile_all(jobs: Iterable[tuple[int, Plan]]) -> None:
+    """Compile plans on all cores."""
+    kinds = {(num_actions, plan._replace(num_chunks=min(plan.num_chunks, 2))) for num_actions, plan in jobs}
+    num_processes = max(1, len(os.sched_getaffinity(0)) - 2)
+    shares = [sorted(kinds)[i::num_processes] for i in range(num_processes)]
+    with multiprocessing.get_context("spawn").Pool(num_processes) as pool:
+        pool.map(compile_plans, shares, chunksize=1)
+
+
+class Comparison:
+    """The plans of one window."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.found: list[tuple[float, Plan]] = []
+        given = job(shape)
+        self.num_bytes = num_bytes_of(given.w)
+        self.copy = seconds_of_copy(self.num_bytes)
+
+    def measure(self, plans: Iterable[Plan]) -> None:
+        given = job(self.shape)
+        wide = Inputs(*(v.double() if v is not None and v.is_floating_point() else v for v in given.w))
+        expected = targets_by_operations(given._replace(w=wide, dtype=torch.float64), Retrace(1.0))
+        del wide
+        scale = expected.abs().max()
+        for plan in plans:
+            error = ((launch.targets(given, plan=plan).out - expected).abs().max() / scale).item()
+            if not error <= ERROR:
+                print(f"WRONG {self.shape} {plan}: relative error {error:.1e}", flush=True)
+                continue
+            self.found.append((seconds_of(lambda plan=plan: launch.targets(given, plan=plan)), plan))
+        self.found = sorted(set(self.found))
+
+    def show(self) -> None:
+        given = job(self.shape)
+        n, batch, num_actions = self.shape
+        own = launch.plan_for(n, batch, sum(launch.parts(num_actions)), False)
+        chosen = seconds_of(lambda: launch.targets(given))
+        checked = seconds_of(lambda: launch.targets(given._replace(tolerance=1e-4)))
+        print(f"{self.shape}, {self.num_bytes / 1e6:.0f} MB: copy {1e6 * self.copy:.0f} µs, ", end="")
+        print(f"default {self.copy / chosen:.0%}, checks × {checked / chosen:.2f}, default {tuple(own)}")
+        for seconds, plan in self.found[:8]:
+            print(f"    {self.copy / seconds:.0%} {tuple(plan)}")
+        for names in (("q",), ("q", "pi")):
+            result = launch.targets(given, keeps_m=True)
+            to = Gradients(**{name: torch.empty_like(getattr(given.w, name)) for name in names})
+            seconds = seconds_of(lambda result=result, to=to: launch.backward(given, result, result.out, to))
+            print(f"    gradient of {' and '.join(names)}: × {seconds / chosen:.2f}")
+        print(end="", flush=True)
 
 
 def main() -> None:
@@ -140,16 +199,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300, help="start no window after this time")
     options = parser.parse_args()
     began = time.monotonic()
-    jobs = sorted({(shape[2], plan) for shape in SHAPES for plan in plans(shape)})
-    num_processes = max(1, len(os.sched_getaffinity(0)) - 2)
-    with multiprocessing.get_context("spawn").Pool(num_processes) as pool:
-        pool.map(compile_plans, [jobs[i::num_processes] for i in range(num_processes)], chunksize=1)
-    print(f"{len(jobs)} kernels after {time.monotonic() - began:.0f} s", flush=True)
+    compile_all((shape[2], plan) for shape in SHAPES for plan in plans(shape))
+    print(f"compiled after {time.monotonic() - began:.0f} s", flush=True)
+    comparisons = []
     for shape in SHAPES:
-        if time.monotonic() - began > options.seconds:
-            print(f"no time for {shape}")
-        else:
-            compare(shape)
+        if time.monotonic() - began < options.seconds / 2:
+            comparisons.append(Comparison(shape))
+            comparisons[-1].measure(plans(shape))
+    print(f"measured {len(comparisons)} windows after {time.monotonic() - began:.0f} s", flush=True)
+    more = [(c, [v for _, plan in c.found[:2] for v in variants(plan)]) for c in comparisons]
+    compile_all((c.shape[2], plan) for c, found in more for plan in found)
+    for comparison, found in more:
+        if time.monotonic() - began < options.seconds:
+            comparison.measure(found)
+        comparison.show()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import offtrace as ot
-from offtrace.likelihoods import tolerance
-from offtrace.returns.window import Window
+from offtrace.returns import torch as returns_torch
+from offtrace.returns import torch_operator
 
 THERE = importlib.util.find_spec("triton") is not None
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -21,17 +21,21 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Interpret the kernels where there is no GPU, and ignore floating-point warnings of the interpreter."""
+    """Send tensors to the kernels, interpreted on the CPU where there is no GPU, and ignore warnings of NumPy."""
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
+            for module in (returns_torch, torch_operator):
+                patch.setattr(module, "kernels_of", lambda _: load())
         yield
 
 
 @functools.cache
 def load(name: str = "") -> ModuleType:
     """Return the package, or one of its modules. Whether kernels are interpreted is decided when they are defined."""
-    with in_use():
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
         return importlib.import_module("offtrace.returns.gpu" + (name and f".{name}"))
 
 
@@ -46,14 +50,10 @@ def tensors(arrays: dict[str, np.ndarray], *, batch_major: bool = False) -> dict
     return found
 
 
-def on_tensors(trace: object, window: dict[str, torch.Tensor], *, validate: bool = True) -> torch.Tensor:
-    """Return the targets by the kernels, or by `ot.targets` where they do not serve the trace."""
-    slack = tolerance(*window.values()) if validate else None
+def on_tensors(trace: object, window: dict[str, torch.Tensor], **options: bool) -> torch.Tensor:
+    """Return the targets, with a gradient if an input has one."""
     with in_use():
-        out = load().targets(Window(**window), ot.as_trace(trace), tolerance=slack)
-    if out is None:
-        return ot.targets(**window, trace=trace, validate=validate)
-    return out
+        return ot.targets(**window, trace=trace, **{"stop_gradient": False} | options)
 
 
 def targets(trace: object, arrays: dict[str, np.ndarray], *, validate: bool = True) -> np.ndarray:

@@ -52,17 +52,16 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "torch", own)
 
 
-@pytest.fixture(params=["one pass", "two passes", "chunks"])
+@pytest.fixture(params=[1, 3], ids=["one chunk", "chunks"])
 def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way to share out a window, with small tiles."""
     launch = gpu_kernels.load("launch")
-    one_pass = request.param == "one pass"
 
     def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Any:
-        return launch.Plan(4, 2, one_pass)
+        return launch.Plan(4, 2, request.param)
 
     def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> Any:
-        chunk_steps = 4 if request.param == "chunks" else 4 * -(-n // 4)
+        chunk_steps = 4 if request.param > 1 else 4 * -(-n // 4)
         return launch.FoldPlan(launch.FoldMode(2, 2, batch_major, double), chunk_steps)
 
     monkeypatch.setattr(launch, "plan_for", plan_for)
@@ -91,7 +90,7 @@ def test_its_own_plans(shape: tuple[int, int, int], batch_major: bool) -> None:
 
 
 def test_plans_fit_their_windows() -> None:
-    """Tiles are powers of 2 and not larger than needed; a large batch takes one pass, a long window two."""
+    """Tiles are powers of 2 and not larger than needed; a long window with a small batch is cut into chunks."""
     launch = gpu_kernels.load("launch")
     for n in (1, 16, 1000, 65536):
         for batch in (1, 64, 4096, 1 << 20):
@@ -101,9 +100,9 @@ def test_plans_fit_their_windows() -> None:
                     assert plan.steps * plan.rows <= 256
                     assert plan.steps == launch.power_of_2(plan.steps) < 2 * n
                     assert plan.rows == launch.power_of_2(plan.rows)
-    assert launch.plan_for(16, 1 << 20, 18, False).one_pass
-    assert launch.plan_for(16, 4, 18, False).one_pass
-    assert not launch.plan_for(65536, 64, 18, False).one_pass
+    assert launch.plan_for(16, 1 << 20, 18, False).num_chunks == 1
+    assert launch.plan_for(16, 4, 18, False).num_chunks == 1
+    assert launch.plan_for(65536, 64, 18, False).num_chunks > 100
     assert launch.parts(18) == (16, 2)
     assert launch.parts(7) == (4, 4)
     assert launch.parts(1) == (1, 0)
@@ -123,12 +122,17 @@ def gradients(
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
     with gpu_kernels.in_use():
-        return [out.detach(), *torch.autograd.grad(out, [leaves[name] for name in names], weights)]
+        found = torch.autograd.grad(out, [leaves[name] for name in names], weights)
+    return [value.cpu() for value in (out.detach(), *found)]
+
+
+def on_cpu(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.cpu() for name, value in given.items()}
 
 
 def by_operations(trace: Any) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
-    """The path that other tests compare with finite differences."""
-    return lambda given: ot.targets(**given, trace=trace, stop_gradient=False, validate=False)
+    """The path of the CPU, which other tests compare with finite differences."""
+    return lambda given: ot.targets(**on_cpu(given), trace=trace, stop_gradient=False, validate=False)
 
 
 def assert_same_gradients(trace: Any, given: dict[str, torch.Tensor], names: list[str]) -> None:
@@ -174,7 +178,8 @@ def test_gradient_of_lambda(batch: tuple[int, ...], shape: tuple[int, ...]) -> N
     def function(run: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor]) -> Callable[..., torch.Tensor]:
         return lambda given: run(ot.Retrace(given["lambda_"]), {k: v for k, v in given.items() if k != "lambda_"})
 
-    expected = gradients(function(lambda trace, given: by_operations(trace)(given)), w, ["lambda_", "q"])
+    on_host = function(lambda trace, given: by_operations(trace)(given))
+    expected = gradients(lambda given: on_host(on_cpu(given)), w, ["lambda_", "q"])
     got = gradients(function(gpu_kernels.on_tensors), w, ["lambda_", "q"])
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
@@ -238,22 +243,20 @@ def test_corrections_and_their_gradient(batch_major: bool) -> None:
     given = gpu_kernels.tensors(w, batch_major=batch_major)
 
     def by_kernels(leaves: dict[str, torch.Tensor]) -> torch.Tensor:
-        leaves = dict(leaves)
-        c = leaves.pop("c")
         with gpu_kernels.in_use():
-            return gpu_kernels.load().corrections(Window(**leaves), c, tolerance=1e-6)
+            return ot.corrections(**leaves)
 
-    expected = gradients(lambda leaves: ot.corrections(**leaves, validate=False), given, names)
+    expected = gradients(lambda leaves: ot.corrections(**on_cpu(leaves), validate=False), given, names)
     got = gradients(by_kernels, given, names)
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(
-        got[0].cpu().numpy(),
+        got[0].numpy(),
         reference.corrections(**{k: np.where(w["mask"], v, 0) for k, v in w.items()}),
         rtol=1e-10,
     )
     with torch.no_grad():
-        torch.testing.assert_close(by_kernels(given), got[0])
+        torch.testing.assert_close(by_kernels(given).cpu(), got[0])
     given["c"][3, 1] = torch.inf
     given["mask"][3, 1] = True
     given["reset"][3, 1] = False
@@ -274,8 +277,8 @@ def test_narrow_dtypes_are_read_as_they_are(dtype: torch.dtype) -> None:
     assert job.w.q.data_ptr() == narrow["q"].data_ptr()
     got = gpu_kernels.on_tensors(ot.Retrace(0.9), narrow, validate=False)
     assert got.dtype is torch.float32
-    expected = ot.targets(**wide, trace=ot.Retrace(0.9), validate=False)
-    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+    expected = ot.targets(**on_cpu(wide), trace=ot.Retrace(0.9), validate=False)
+    torch.testing.assert_close(got.double().cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_batch_major_window_is_not_copied() -> None:
@@ -461,14 +464,16 @@ def short_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = launch.launch
     short: list[str] = []
 
-    def launched(kernel: Any, grid: tuple, arguments: tuple, constants: tuple, num_warps: int = 4) -> Any:
-        real(kernel, grid, arguments, constants, num_warps)
+    def launched(
+        kernel: Any, grid: tuple, arguments: tuple, constants: tuple, num_warps: int = 4, again: Any = None
+    ) -> Any:
+        real(kernel, grid, arguments, constants, num_warps, again)
 
-        def again(*given: Any) -> None:
+        def run(*given: Any) -> None:
             short.append(kernel.fn.__name__)
             kernel[grid](*given)
 
-        return again
+        return run
 
     monkeypatch.setattr(launch, "launch", launched)
     monkeypatch.setattr(gpu_kernels.load("calls"), "_CALLS", {})
@@ -489,6 +494,16 @@ def test_a_second_call_goes_the_short_way(short_calls: list[str]) -> None:
     with pytest.raises(ValueError, match="`mu_a` must be above 0"):
         gpu_kernels.targets(ot.Retrace(0.9), wrong)
     assert len(short_calls) == 3
+
+
+def test_a_second_call_with_chunks(short_calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = gpu_kernels.load("launch")
+    monkeypatch.setattr(launch, "plan_for", lambda *_: launch.Plan(2, 2, 3))
+    for seed in (0, 1):
+        w = windows.with_ends(windows.window(9, (3,), 4, seed=seed))
+        got = gpu_kernels.targets(ot.Retrace(0.9), w)
+        np.testing.assert_allclose(got, ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
+    assert short_calls == ["one_pass", "join_chunks", "add_carried"]
 
 
 def test_one_tensor_for_two_arguments(short_calls: list[str]) -> None:
@@ -541,6 +556,8 @@ from offtrace.traces import formulas
 
 WINDOW = {"r", "discount", "q", "pi", "a", "mu_a", "reset", "mask"}
 TYPES = {"a": "*i64", "reset": "*i1", "mask": "*i1", "n": "i32", "batch": "i32", "strange": "*i32"}
+TYPES |= {"chunk_steps": "i32", "num_chunks": "i32", "total_m": "*fp64", "total_b": "*fp64"}
+TYPES |= {"ends_of_chunks": "*fp64"}
 SCALARS = ("lambda_", "parameter", "tolerance")
 
 
@@ -565,21 +582,21 @@ def compile(kernel, constants, tuples):
 q = torch.empty(2, 1, 18)
 w = Inputs(r=q[0], discount=q[0], q=q, pi=q, a=q, mu_a=q, reset=q, mask=q)
 for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
-    mode = launch.Job(w, kind, tolerance=1e-4).mode(launch.Plan(2, 64, True))
+    mode = launch.Job(w, kind, tolerance=1e-4).mode(launch.Plan(2, 64))
     window = {"w": (Inputs, WINDOW)}
     compile(fold.one_pass, {"mode": mode, "STAGES": 1, "m_out": None}, window)
-    compile(fold.all_pairs, {"mode": mode}, window)
+    alone = dict.fromkeys(("m_out", "gain", "total_m", "total_b"))
+    compile(fold.one_pass, {"mode": mode, "STAGES": 1} | alone, window)
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)
-mode = launch.Job(w, formulas.KIND_RBIS, tolerance=1e-4).mode(launch.Plan(2, 64, True))
+mode = launch.Job(w, formulas.KIND_RBIS, tolerance=1e-4).mode(launch.Plan(2, 64))
 compile(trajectory_aware.all_steps, {"mode": mode}, window)
 compile(trajectory_aware.double_sum, {"mode": mode, "STARTS": 32, "LANES": 32, "AT_ONCE": 16}, window)
-TYPES |= {"chunk_steps": "i32", "num_chunks": "i32", "total_m": "*fp64", "total_b": "*fp64"}
-TYPES |= {"ends_of_chunks": "*fp64"}
 how = {"mode": launch.FoldMode(8, 64, False, False), "STAGES": 2}
 compile(fold.fold_pairs, how | {"FORWARDS": True, "total_m": None, "total_b": None}, {})
-compile(fold.fold_pairs, how | {"FORWARDS": False, "out": None, "ends_of_chunks": None, "strange": None}, {})
+compile(fold.fold_pairs, how | {"FORWARDS": False, "out": None, "ends_of_chunks": None}, {})
+compile(fold.add_carried, {"mode": launch.FoldMode(4, 256, False, False), "TILES": 4}, {})
 compile(fold.join_chunks, {"CHUNKS": 64, "ROWS": 8}, {})
 """
 
@@ -592,7 +609,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_there() -> None:
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {
         "one_pass",
-        "all_pairs",
+        "add_carried",
         "gradients",
         "all_steps",
         "double_sum",

@@ -125,15 +125,16 @@ def test_a_second_launch_reads_new_values() -> None:
     assert torch.equal(gpu_kernels.on_tensors(ot.Retrace(0.5), {**other, "r": moved}), got)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_device_without_checks() -> None:
     w = window((16, 64, 18))
-    gpu_kernels.on_tensors(ot.Retrace(0.9), w, validate=False)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        gpu_kernels.on_tensors(ot.Retrace(0.9), w, validate=False)
-        gpu_kernels.on_tensors(ot.RBIS(0.9), w, validate=False)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
+        gpu_kernels.on_tensors(trace, w, validate=False)
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            gpu_kernels.on_tensors(trace, w, validate=False)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def test_in_a_cuda_graph() -> None:

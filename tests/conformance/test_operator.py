@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cuda_kernels
 import gpu_kernels
 import jax
 import jax.numpy as jnp
@@ -68,7 +67,7 @@ BACKENDS: dict[str, Callable] = {
     "jax": in_jax,
     "jax.jit": in_jax_jit,
     "jax.vmap": in_jax_vmap,
-} | ({"torch, cuda": cuda_kernels.targets, "torch, gpu": gpu_kernels.targets} if cuda_kernels.THERE else {})
+} | ({"torch, gpu": gpu_kernels.targets} if gpu_kernels.THERE else {})
 
 
 @pytest.fixture(params=["float64", "float32"])

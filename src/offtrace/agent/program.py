@@ -148,7 +148,8 @@ class ActionChoice(NamedTuple):
 # -- the static part -----------------------------------------------------------------------------------------
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True)
+class Program:
     """The static part of a run, an argument at compile time."""
 
     env: Any
@@ -156,6 +157,14 @@ class Program(NamedTuple):
     spec: ProgramSpec
     skeleton: Any
     """The network without its parameters."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """JAX asks for it in every call, and it takes 20 µs to compute."""
+        return hash((self.env, self.spec, self.skeleton))
 
     def network(self, params: Any, obs: jax.Array) -> jax.Array:
         """Return Q(x, ·) in float32, computed in the precision of the spec."""

@@ -1,4 +1,4 @@
-"""The PyTorch backend: CPU tensors share their memory with the NumPy kernels; CUDA has kernels of its own."""
+"""The PyTorch backend: CPU tensors share their memory with the NumPy kernels; those for CUDA are in `gpu`."""
 
 import dataclasses
 from typing import Any
@@ -10,8 +10,7 @@ from offtrace.arrays import expectation, in_torch_transform, is_compiling, lead,
 from offtrace.likelihoods import tolerance
 from offtrace.returns import checks, trajectory_aware
 from offtrace.returns import numpy as on_cpu
-from offtrace.returns.compiled import FUSED, READ_MU
-from offtrace.returns.torch_operator import as_tree, kernels_of, run, solve
+from offtrace.returns.torch_operator import as_tree, kernels_of, solve
 from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
@@ -32,7 +31,13 @@ def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool)
     """Return Q(x_t, a_t) + Δ_t for every row of a window."""
     if in_torch_transform():
         return _traced_targets(given, trace, stop_gradient=stop_gradient)
-    if not stop_gradient and torch.is_grad_enabled() and _needs_gradient(given, trace):
+    wants_gradient = not stop_gradient and torch.is_grad_enabled() and _needs_gradient(given, trace)
+    kernels = kernels_of(device_of(given))
+    if kernels is not None:
+        out = kernels.targets(given, trace, validate=validate, wants_gradient=wants_gradient)
+        if out is not None:
+            return out
+    if wants_gradient:
         return _targets(given, trace, validate=validate)
     if _on_cpu(given) and not _is_users_own(trace):
         return _targets_through_numpy(given, trace, validate=validate)
@@ -67,6 +72,10 @@ def _targets_through_numpy(given: Window, trace: Trace, *, validate: bool) -> Te
 
 def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
     """Return Δ_t for every row of a window, from given coefficients; differentiable."""
+    if not in_torch_transform():
+        kernels = kernels_of(device_of(given, c))
+        if kernels is not None:
+            return kernels.corrections(given, c, validate=validate)
     window, _ = ready(given)
     shape(window)
     c = step_tensor("c", c, window)
@@ -80,14 +89,9 @@ def _targets(given: Window, trace: Trace, *, validate: bool) -> Tensor:
     window, tol = ready(given)
     shape(window)
     check_given(window, trace)
-    is_traced = in_torch_transform()
-    if not is_traced and not torch.is_grad_enabled():
-        out = _fused(window, trace, validate=validate, tol=tol)
-        if out is not None:
-            return out
     if validate:
         checks.check(window, trace, tol=tol)
-    elif window.r.device.type == "cpu" and not is_traced:
+    elif window.r.device.type == "cpu" and not in_torch_transform():
         checks.check_actions(window)
     window = without_unread_rows(window)
     expected = window.expected_q
@@ -101,39 +105,6 @@ def _targets(given: Window, trace: Trace, *, validate: bool) -> Tensor:
         checks.check_coefficients(window, trace, c, tol=tol)
     out = fold(window, q_a, expected, c, as_targets=True)
     if validate:
-        checks.check_result(window, out)
-    return out
-
-
-def _fused(window: Window, trace: Trace, *, validate: bool, tol: float) -> Tensor | None:
-    """Return the targets of a trace of Table 1 from Q, π and μ by one kernel; None if no kernel serves the input."""
-    kernels = kernels_of(window.r.device)
-    kind = FUSED.get(type(trace))
-    if kernels is None or kind is None or not isinstance(trace.lambda_, int | float):
-        return None
-    others = (window.expected_q, window.pi_a, window.log_pi_a, window.log_mu_a)
-    if window.a is None or any(value is not None for value in others) or window.r.numel() == 0:
-        return None
-    if window.q.shape[-1] > kernels.TILE:
-        return None
-    out, strange = run(
-        kernels,
-        q=window.q,
-        pi=window.pi,
-        a=window.a,
-        r=window.r,
-        discount=window.discount,
-        mu_a=window.mu_a if kind in READ_MU else None,
-        q_a=window.q_a,
-        reset=window.reset,
-        mask=window.mask,
-        kind=kind,
-        lambda_=float(trace.lambda_),
-        tolerance=tol if validate else None,
-    )
-    if strange:  # raise the error for the rule that is broken, if one is
-        checks.check(window, trace, tol=tol)
-        checks.check_coefficients(window, trace, coefficients(window, trace), tol=tol)
         checks.check_result(window, out)
     return out
 
@@ -153,20 +124,14 @@ def _trajectory_aware(window: Window, trace: Any, q_a: Tensor, expected: Tensor)
 
 
 def fold(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
-    """Run the recursion by a kernel, or by tensor operations where there is no kernel for it."""
-    if in_torch_transform():
-        return _fold_by_operations(window, q_a, expected_q, c, as_targets=as_targets)
-    steps = {"q_a": q_a, "expected_q": expected_q, "r": window.r, "discount": window.discount, "c": c}
-    kernels = kernels_of(window.r.device)
-    if kernels and c.numel() and not (torch.is_grad_enabled() and any(v.requires_grad for v in steps.values())):
-        return run(kernels, **steps, reset=window.reset, mask=window.mask, as_targets=as_targets)[0]
-    if window.r.device.type == "cpu":
-        out: Any = _Fold.apply(q_a, expected_q, window.r, window.discount, c, window.reset, window.mask, as_targets)
-        return out
-    return _fold_by_operations(window, q_a, expected_q, c, as_targets=as_targets)
+    """Run the recursion by a kernel of the CPU, or by tensor operations."""
+    if window.r.device.type != "cpu" or in_torch_transform():
+        return fold_by_operations(window, q_a, expected_q, c, as_targets=as_targets)
+    out: Any = _Fold.apply(q_a, expected_q, window.r, window.discount, c, window.reset, window.mask, as_targets)
+    return out
 
 
-def _fold_by_operations(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
+def fold_by_operations(window: Window, q_a: Tensor, expected_q: Tensor, c: Tensor, *, as_targets: bool) -> Tensor:
     """Run the recursion by tensor operations and, where PyTorch traces them, the operator `solve`."""
     r, discount = window.r, window.discount
     by_operator = in_torch_transform() and r.device.type in ("cpu", "cuda")
@@ -244,7 +209,7 @@ def _backward_by_operations(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, 
     # As views, so that a gradient does not pass from one argument to another that was computed from it.
     steps = [rows.view_as(rows) for rows in (q_a, expected_q, r, discount, c)]
     window = Window(steps[2], steps[3], reset=reset, mask=mask)
-    out = _fold_by_operations(window, steps[0], steps[1], steps[4], as_targets=ctx.as_targets)
+    out = fold_by_operations(window, steps[0], steps[1], steps[4], as_targets=ctx.as_targets)
     wants = ctx.needs_input_grad[:5]
     wanted = [rows for rows, is_wanted in zip(steps, wants, strict=True) if is_wanted]
     found = iter(torch.autograd.grad(out, wanted, gradient, create_graph=True, materialize_grads=True))
@@ -256,17 +221,37 @@ _DTYPES = [_FIXED_DTYPES.get(name) for name in Window._fields]
 """Dtypes of the arguments of `targets`; None for the floats, which share one dtype."""
 
 
-def ready(given: Window) -> tuple[Window, float]:
-    """Return tensors on one device, of the widest float dtype given, at least float32; and the tolerance."""
+_KEPT = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
+"""Dtypes that the kernels for CUDA read as they are."""
+
+
+def ready(given: Window, *, widens: bool = True) -> tuple[Window, float]:
+    """Return tensors on one device, of the widest float dtype given, at least float32; and the tolerance.
+
+    Without `widens`, floats and integers that the kernels for CUDA can read keep their dtypes.
+    """
     if _is_ready(given):
         return given, tolerance(given.r)
-    device = next(value.device for value in given if isinstance(value, Tensor))
+    device = device_of(given)
     values = [None if v is None else _readable(name, v) for name, v in zip(Window._fields, given, strict=True)]
     floats = [v.dtype for v in values if v is not None and v.dtype.is_floating_point]
     tol = tolerance(*(v for v in values if v is not None and v.dtype.is_floating_point))
-    dtype = torch.float64 if torch.float64 in floats or not floats else torch.float32
-    pairs = zip(_DTYPES, values, strict=True)
-    return Window(*(v if v is None else v.to(device=device, dtype=wanted or dtype) for wanted, v in pairs)), tol
+    widest = torch.float64 if torch.float64 in floats or not floats else torch.float32
+    found = []
+    for wanted, value in zip(_DTYPES, values, strict=True):
+        dtype = wanted or widest
+        if value is not None:
+            keeps = not widens and value.dtype in _KEPT and value.is_floating_point() == dtype.is_floating_point
+            value = value.to(device=device, dtype=value.dtype if keeps else dtype)
+        found.append(value)
+    return Window(*found), tol
+
+
+def device_of(given: Window, *others: Any) -> torch.device:
+    """Return the device of the first tensor; the others are moved there."""
+    if isinstance(given.r, Tensor):
+        return given.r.device
+    return next(value.device for value in (*given, *others) if isinstance(value, Tensor))
 
 
 def _is_ready(given: Window) -> bool:
@@ -280,9 +265,11 @@ def _is_ready(given: Window) -> bool:
     )
 
 
-def step_tensor(name: str, value: Any, window: Window) -> Tensor:
-    """Return a tensor of one number per step in the window's dtype and on its device."""
-    tensor = _readable(name, value).to(device=window.r.device, dtype=window.r.dtype)
+def step_tensor(name: str, value: Any, window: Window, *, widens: bool = True) -> Tensor:
+    """Return a tensor of one number per step on the window's device, and in its dtype unless that may differ."""
+    tensor = _readable(name, value).to(device=window.r.device)
+    if widens or not (tensor.is_floating_point() and tensor.dtype in _KEPT):
+        tensor = tensor.to(window.r.dtype)
     if tensor.shape != window.r.shape:
         raise ValueError(f"`{name}` must have the shape of `r`, {tuple(window.r.shape)}; got {tuple(tensor.shape)}.")
     return tensor

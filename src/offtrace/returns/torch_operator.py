@@ -12,6 +12,7 @@ be told what the recursion does to shapes, to gradients and to the axes of `vmap
 The gradient is the same recursion forwards in time, so derivatives of every order exist.
 """
 
+import warnings
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -38,17 +39,15 @@ def solve(m: Tensor, b: Tensor) -> Tensor:
 @torch.library.custom_op("offtrace::solve", mutates_args=())
 def operator(m: Tensor, b: Tensor) -> Tensor:
     """Run the recursion by a kernel."""
-    # Eq. 3 with Q = 0, c = 1, m for the discounts and b for the rewards
-    zero = torch.zeros_like(b)
-    steps = {"q_a": zero, "expected_q": zero, "r": b, "discount": m, "c": torch.ones_like(b)}
     if b.device.type == "cpu":
-        arrays = {name: value.contiguous().numpy() for name, value in steps.items()}
-        q_a, c = arrays.pop("q_a"), arrays.pop("c")
-        return torch.from_numpy(on_cpu.fold(Window(**arrays), q_a, c, as_targets=True))
+        # Eq. 3 with Q = 0, c = 1, m for the discounts and b for the rewards
+        zero = torch.zeros_like(b).numpy()
+        steps = Window(b.contiguous().numpy(), m.contiguous().numpy(), expected_q=zero)
+        return torch.from_numpy(on_cpu.fold(steps, zero, torch.ones_like(b).numpy(), as_targets=True))
     kernels = kernels_of(b.device)
     if kernels is None or b.numel() == 0:
         return as_tree(m, b).clone()  # the output of an operator must not share memory with its input
-    return run(kernels, **steps, as_targets=True)[0]
+    return kernels.solve(m, b)
 
 
 # -- the rules -----------------------------------------------------------------------------------------------
@@ -135,23 +134,18 @@ def as_tree(m: Tensor, b: Tensor) -> Tensor:
 
 @cache
 def kernels_of(device: torch.device) -> ModuleType | None:
-    """Return the module with the kernels of a device, or None if it has none."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
+    """Return the package with the kernels of a device, or None if it has none."""
+    if device.type != "cuda":
         return None
     try:
-        from offtrace.returns import cuda
-    except ImportError:  # PyTorch comes with Triton, but not on every system
+        from offtrace.returns import gpu
+    except ImportError:
+        warnings.warn(
+            "Triton cannot be imported, so the targets of CUDA tensors are computed by slower operations of PyTorch. "
+            "Install the package `triton`; PyTorch for CUDA comes with it on Linux.",
+            stacklevel=4,
+        )
         return None
-    return cuda
-
-
-def run(kernels: ModuleType, **given: Any) -> tuple[Tensor, bool]:
-    """Run a kernel on the device of the tensors, which need not be the current one."""
-    for name, value in given.items():
-        if isinstance(value, Tensor) and not value.is_contiguous():
-            given[name] = value.contiguous()
-    device = given["r"].device
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return kernels.run(**given)
-    return kernels.run(**given)
+    if torch.cuda.get_device_capability(device) < (7, 0):
+        return None
+    return gpu

@@ -17,23 +17,21 @@ DIFFERENTIABLE = ("r", "discount", "q", "pi", "q_a", "expected_q", "pi_a", "mu_a
 """The inputs that may have a gradient."""
 
 
-def differentiable_targets(job: Job, trace: Trace | None) -> tuple[Tensor, Tensor | None]:
-    """Return targets or corrections with a gradient, and the flag of the checks. A given c needs no trace."""
-    out, strange = _Targets.apply(job, trace, *(getattr(job.w, name) for name in DIFFERENTIABLE))
-    return out, strange
+def differentiable_targets(job: Job, trace: Trace | None) -> Tensor:
+    """Return targets or corrections with a gradient. A given c needs no trace."""
+    out: Any = _Targets.apply(job, trace, *(getattr(job.w, name) for name in DIFFERENTIABLE))
+    return out
 
 
 class _Targets(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, job: Job, trace: Trace | None, *inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, job: Job, trace: Trace | None, *inputs: Tensor | None) -> Tensor:
         result = launch.targets(job, keeps_m=True)
         ctx.save_for_backward(*inputs, result.out, result.m)
         # Without the tensors that have gradients: they are saved above, where PyTorch sees that they do not change.
         ctx.job = job._replace(w=job.w._replace(**dict.fromkeys(DIFFERENTIABLE)))
         ctx.trace = trace
-        if result.strange is not None:
-            ctx.mark_non_differentiable(result.strange)
-        return result.out, result.strange
+        return result.out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -44,7 +42,7 @@ class _Targets(torch.autograd.Function):
         if torch.is_grad_enabled():  # with `create_graph=True`
             found = _by_operations(job, ctx.trace, given, wants, gradients[0])
         else:
-            found = _by_kernels(job, Result(out, m, None), wants, gradients[0])
+            found = _by_kernels(job, Result(out, m), wants, gradients[0])
         return None, None, *(found.get(name) for name in DIFFERENTIABLE)
 
 
@@ -97,6 +95,6 @@ def targets_by_operations(job: Job, trace: Trace | None) -> Tensor:
         if w.lambda_ is not None:
             trace = trace.with_lambda(w.lambda_.to(job.dtype))
         c = coefficients(window, trace)
-    return on_torch._fold_by_operations(
+    return on_torch.fold_by_operations(
         window, value_of_taken(window), expected, c.to(job.dtype), as_targets=not job.corrections
     )

@@ -2,16 +2,16 @@
 
 A call spends most of its time in Python if the window is small. What has been found out about a window is remembered
 by what it depends on, and a second call goes straight to the compiled kernel. This serves contiguous windows of our
-traces with one λ that take one pass; gradients and everything else go the long way.
+traces with one λ; gradients and everything else go the long way.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from offtrace.returns.gpu.launch import Again, Job
+from offtrace.returns.gpu import launch
+from offtrace.returns.gpu.launch import Form, Job, Result, Run
 from offtrace.returns.gpu.rows import Inputs
 from offtrace.returns.window import Window
 from offtrace.traces import Trace, formulas
@@ -21,62 +21,58 @@ MOST = 1024
 
 
 class Call(NamedTuple):
-    """A kernel, and what it is called with besides the tensors and λ."""
+    """Compiled kernels, and what they are called with besides the tensors and λ."""
 
-    run: Callable[..., None]
+    form: Form
+    runs: tuple[Run | None, ...]
     fields: tuple[str | None, ...]
-    """The fields of the window that the kernel reads, in the order of its inputs."""
-    numbers: tuple[int, int]
-    constants: tuple
+    """The fields of the window that the kernels read, in the order of their inputs."""
     dtype: torch.dtype
     parameter: str | None
     """The field of the trace that holds its parameter."""
-    tolerance: float | None
+    tolerance: float
 
 
 _CALLS: dict[tuple, Call] = {}
 
 
-def key_of(window: Window, trace: Trace, tolerance: float | None) -> tuple | None:
+def key_of(window: Window, trace: Trace, validate: bool) -> tuple | None:
     """Return what a call depends on; None if the window has to go the long way."""
-    key: list[Any] = [type(trace), tolerance, window.r.device]
+    key: list[Any] = [type(trace), validate]
     for value in window:
         if value is None:
             key.append(None)
         elif type(value) is Tensor and value.is_contiguous() and value.data_ptr() % 16 == 0:
             key.append(value.dtype)
             key.append(value.shape)
+            key.append(value.get_device())
         else:
             return None
     return tuple(key)
 
 
-def run(key: tuple, window: Window, trace: Trace) -> tuple[Tensor, Tensor | None] | None:
-    """Return the targets and the flag of the checks, if there was such a call before."""
+def run(key: tuple, window: Window, trace: Trace) -> Tensor | None:
+    """Return the targets, if there was such a call before."""
     call = _CALLS.get(key)
     if call is None or not all(isinstance(value, int | float) for value in trace.parameters()):
         return None
-    r = window.r
-    out = torch.empty(r.shape, dtype=call.dtype, device=r.device)
-    strange = None
-    if call.tolerance is not None:
-        strange = torch.zeros(1, dtype=torch.int32, device=r.device)
+    out = torch.empty(window.r.shape, dtype=call.dtype, device=window.r.device)
     inputs = Inputs(*[None if name is None else getattr(window, name) for name in call.fields])
     parameter = 1.0 if call.parameter is None else float(getattr(trace, call.parameter))
-    numbers = (*call.numbers, float(trace.lambda_), parameter, call.tolerance or 0.0)
-    call.run(inputs, out, None, strange, *numbers, *call.constants)
-    return out, strange
+    launch.run_form(call.form, inputs, out, None, (float(trace.lambda_), parameter, call.tolerance), call.runs)
+    return out
 
 
-def remember(key: tuple, job: Job, again: Again, window: Window, trace: Trace) -> None:
+def remember(key: tuple, job: Job, result: Result, window: Window, trace: Trace) -> None:
     """Remember how a job was run, if its inputs are the tensors that were given."""
     fields = _fields(job, window)
-    if fields is None:
+    if fields is None or result.form is None or result.runs[0] is None:
         return
     if len(_CALLS) >= MOST:
         _CALLS.clear()
     parameter = formulas.PARAMETERS.get(type(trace))
-    _CALLS[key] = Call(again.run, fields, job.shape, again.constants, job.dtype, parameter, job.tolerance)
+    tolerance = float(job.tolerance or 0)
+    _CALLS[key] = Call(result.form, result.runs, fields, job.dtype, parameter, tolerance)
 
 
 def _fields(job: Job, window: Window) -> tuple[str | None, ...] | None:

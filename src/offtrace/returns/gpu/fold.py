@@ -4,12 +4,14 @@ With G for the targets, Eq. 3 is a recursion backwards in time, G_t = b_t + m_t 
 
     m_t = discount_t c_{t+1},    b_t = r_t + discount_t (E_π Q(x_{t+1}, ·) − c_{t+1} Q(x_{t+1}, a_{t+1})).
 
-There are two ways to compute it:
+A program takes some neighbours of the batch through time, a tile after the other. The pairs (m, b) of a tile are
+folded by a scan, and G of its earliest step is carried to the next tile:
 
-    one pass      a program takes some neighbours of the batch through all of time, a tile after the other. The pairs
-                  (m, b) of a tile are folded by a scan, and G of its earliest step is carried to the next tile.
-    two passes    where the batch is too small to keep the device busy: the first writes the pairs of all rows,
-                  which do not wait for each other, and the second folds them in chunks of time.
+    time →   | chunk 2       | chunk 1       | chunk 0       |
+    program  |   ← tile tile |   ← tile tile |   ← tile tile |
+
+Where the batch is too small to keep the device busy, time is cut into chunks, each with programs of its own. They
+take G behind their chunk as 0. It is added afterwards: `join_chunks` finds it, `add_carried` adds it.
 
 What is carried is float64, so a long window of float32 does not accumulate rounding errors.
 """
@@ -28,7 +30,6 @@ from offtrace.returns.gpu.rows import (
     places,
     read_policy,
     taken,
-    tile_of_program,
     times,
     wrong_rows,
 )
@@ -37,18 +38,19 @@ from offtrace.returns.gpu.rows import (
 @triton.jit
 def pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode: tl.constexpr):
     """Return m and b of the rows of a tile, where they are in memory, and which of them look wrong."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    reward = tl.load(w.r + base + here, is_real, 0.0).to(tl.float64)
-    discount = tl.load(w.discount + base + here, is_real, 0.0).to(tl.float64)
+    reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
+    discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
     _, known, q_a, value, pi_a, mu_a = taken(w, is_real, goes_on, base, here, state, step, mode)
     there = in_batch & (t >= -1)
     ahead, total, greedy = read_policy(w, is_real, there, value, base, here, state, parameter, tolerance, mode)
 
     if mode.kind == GIVEN:
-        c = tl.load(w.c + base + step + here, goes_on, 0.0).to(tl.float64)
+        c = tl.load(w.c + base + step + here, goes_on, 0.0).to(real)
     else:
         if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
             c = greedy
@@ -79,6 +81,8 @@ def then(m, b, m_before, b_before):
 @triton.jit
 def folded(m, b, carried, mode: tl.constexpr):
     """Return G of the rows of a tile and Π m from its end, both flat, from G behind the tile, one per neighbour."""
+    m = m.to(tl.float64)
+    b = b.to(tl.float64)
     SIZE: tl.constexpr = mode.steps * mode.rows
     STEPS: tl.constexpr = mode.steps
     ROWS: tl.constexpr = mode.rows
@@ -104,50 +108,101 @@ def at_earliest(x, mode: tl.constexpr):
     return found
 
 
-@triton.jit(do_not_specialize=["n", "batch"])
-def one_pass(w, out, m_out, strange, n, batch, lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
+@triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
+def one_pass(w, out, m_out, gain, total_m, total_b, strange, n, batch, chunk_steps,
+             lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
              mode: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """Take some neighbours of the batch through all of time."""
+    """Take some neighbours of the batch through one chunk of time; chunk 0 has the last steps.
+
+    If there are several chunks, G behind a chunk is not known yet. It is taken as 0, and what it would be multiplied
+    by, Π m, is written to `gain`; `add_carried` does the rest. `total_m` and `total_b` get what the chunk does as a
+    whole, G → B + M G.
+    """
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
+    lambda_ = tl.full((), lambda_, real)
+    parameter = tl.full((), parameter, real)
+    tolerance = tl.full((), tolerance, real)
+    chunk = tl.program_id(1)
     first = tl.program_id(0).to(tl.int64) * mode.rows
     carried = tl.zeros((ROWS,), tl.float64)
+    product = tl.full((ROWS,), 1.0, tl.float64)
     any_bad = tl.zeros((SIZE,), tl.int1)
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
-    for done in tl.range(0, num_steps, STEPS, num_stages=STAGES):
+    start = chunk * chunk_steps
+    end = tl.minimum(start + chunk_steps, num_steps)
+    for done in tl.range(start, end, STEPS, num_stages=STAGES):
         t, in_batch, base, here, m, b, bad = pairs_of_tile(
             w, n - done, first, n, batch, lambda_, parameter, tolerance, mode
         )
-        g, _ = folded(m, b, carried, mode)
+        g, along = folded(m, b, carried, mode)
         carried = at_earliest(g, mode)
         there = in_batch & (t >= 0)
         tl.store(out + base + here, g, there)
         if m_out is not None:
             tl.store(m_out + base + here, m, there)
+        if gain is not None:
+            reach = times(along, over_tile(product, mode))
+            product = at_earliest(reach, mode)
+            tl.store(gain + base + here, reach, there & (chunk > 0))
         if mode.checks:
             any_bad = any_bad | bad | (there & ~fits(g, mode))
+    if gain is not None:
+        lane = first + tl.arange(0, mode.rows)
+        at = chunk.to(tl.int64) * batch + lane
+        tl.store(total_m + at, product, lane < batch)
+        tl.store(total_b + at, carried, lane < batch)
     if mode.checks:
         if tl.max(any_bad.to(tl.int32), 0) > 0:
             tl.store(strange, 1)
 
 
-@triton.jit(do_not_specialize=["n", "batch"])
-def all_pairs(w, m_out, b_out, strange, n, batch, lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
-              mode: tl.constexpr):  # fmt: skip
-    """Write m and b of one tile."""
-    first, above = tile_of_program(n, batch, mode)
-    t, in_batch, base, here, m, b, bad = pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode)
-    there = in_batch & (t >= 0)
-    tl.store(m_out + base + here, m, there)
-    tl.store(b_out + base + here, b, there)
-    if mode.checks:
-        if tl.max(bad.to(tl.int32), 0) > 0:
-            tl.store(strange, 1)
+@triton.jit
+def over_tile(x, mode: tl.constexpr):
+    """Return one value per neighbour for every row of a tile, flat."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    STEPS: tl.constexpr = mode.steps
+    ROWS: tl.constexpr = mode.rows
+    if mode.batch_major:
+        found = tl.broadcast_to(x[:, None], (ROWS, STEPS))
+    else:
+        found = tl.broadcast_to(x[None, :], (STEPS, ROWS))
+    return tl.reshape(found, (SIZE,))
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, strange, n, batch, chunk_steps,
+def add_carried(out, gain, ends_of_chunks, strange, n, batch, chunk_steps, mode: tl.constexpr, TILES: tl.constexpr):
+    """Add what G behind its chunk adds to some tiles of a chunk. Chunk 0 has nothing behind it."""
+    chunk = tl.program_id(1) + 1
+    lane = tl.program_id(0).to(tl.int64) * mode.rows + tl.arange(0, mode.rows)
+    behind = tl.load(ends_of_chunks + (chunk - 1).to(tl.int64) * batch + lane, lane < batch, 0.0)
+    start = chunk * chunk_steps + tl.program_id(2) * (mode.steps * TILES)
+    end = tl.minimum((chunk + 1) * chunk_steps, n)
+    for i in range(TILES):
+        k = start + i * mode.steps + tl.arange(0, mode.steps)
+        t = (n - 1 - k).to(tl.int64)
+        if mode.batch_major:
+            at = lane[:, None] * n + t[None, :]
+            there = (lane < batch)[:, None] & (k < end)[None, :]
+            value = behind[:, None]
+        else:
+            at = t[:, None] * batch + lane[None, :]
+            there = (k < end)[:, None] & (lane < batch)[None, :]
+            value = behind[None, :]
+        reach = tl.load(gain + at, there, 0.0).to(tl.float64)
+        needed = there & (reach != 0)
+        g = tl.load(out + at, needed, 0.0).to(tl.float64) + times(reach, value)
+        tl.store(out + at, g, needed)
+        if strange is not None:
+            bad = needed & ~fits(g, mode)
+            if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
+                tl.store(strange, 1)
+
+
+@triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
+def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, n, batch, chunk_steps,
                mode: tl.constexpr, FORWARDS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """Fold the pairs of one chunk of time; chunk 0 comes first in the recursion.
 
@@ -158,7 +213,6 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, strange, n, batch, c
     `ends_of_chunks`, if there are several, has the value behind each.
     """
     STEPS: tl.constexpr = mode.steps
-    SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
     chunk = tl.program_id(1)
     first = tl.program_id(0).to(tl.int64) * mode.rows
@@ -167,7 +221,6 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, strange, n, batch, c
     product = tl.full((ROWS,), 1.0, tl.float64)
     if ends_of_chunks is not None:
         carried = tl.load(ends_of_chunks + (chunk - 1).to(tl.int64) * batch + lane, (chunk > 0) & (lane < batch), 0.0)
-    any_bad = tl.zeros((SIZE,), tl.int1)
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, n)
     i = tl.arange(0, mode.steps * mode.rows)
@@ -197,15 +250,10 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, strange, n, batch, c
             product = times(product, at_earliest(gain, mode))
         else:
             tl.store(out + at, g, there)
-            if strange is not None:
-                any_bad = any_bad | (there & ~fits(g, mode))
     if total_m is not None:
         at = chunk.to(tl.int64) * batch + lane
         tl.store(total_m + at, product, lane < batch)
         tl.store(total_b + at, carried, lane < batch)
-    if strange is not None:
-        if tl.max(any_bad.to(tl.int32), 0) > 0:
-            tl.store(strange, 1)
 
 
 @triton.jit(do_not_specialize=["num_chunks", "batch"])

@@ -30,6 +30,7 @@ from offtrace.returns.gpu.rows import (
     SOFT_WATKINS,
     TREE_BACKUP,
     WATKINS,
+    divided,
     ends,
     factor,
     is_finite,
@@ -62,16 +63,17 @@ class Gradients(NamedTuple):
 @triton.jit
 def slopes(pi_a, mu_a, parameter, mode: tl.constexpr):
     """Return the derivatives of c / λ in π(a|x) and μ(a|x), or in their logarithms."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
-    zero = tl.zeros((SIZE,), tl.float64)
+    zero = tl.zeros((SIZE,), real)
     if mode.logs:
-        target = tl.exp(pi_a)
-        ratio = tl.exp(pi_a - mu_a)
+        target = tl.exp(pi_a).to(real)
+        ratio = tl.exp(pi_a - mu_a).to(real)
         ratio_by_pi = ratio
         ratio_by_mu = -ratio
         target_by_pi = target
     else:
-        ratio = pi_a / mu_a
+        ratio = divided(pi_a, mu_a)
         ratio_by_pi = 1 / mu_a
         ratio_by_mu = -ratio / mu_a
         target_by_pi = zero + 1
@@ -87,7 +89,7 @@ def slopes(pi_a, mu_a, parameter, mode: tl.constexpr):
     elif mode.kind == RETRACE:
         by_ratio = tl.where(ratio < 1, 1.0, zero)
     elif mode.kind == ACER:
-        by_ratio = tl.where(ratio < 1, tl.exp(times(tl.log(ratio), 1 / parameter - 1)) / parameter, zero)
+        by_ratio = tl.where(ratio < 1, tl.exp(times(tl.log(ratio), zero + (1 / parameter - 1))) / parameter, zero)
     return times(by_ratio, ratio_by_pi) + times(by_target, target_by_pi), times(by_ratio, ratio_by_mu)
 
 
@@ -114,19 +116,22 @@ def write_rows(w, to, to_v, to_taken, to_pi_a, to_match, action, value, there, b
 @triton.jit(do_not_specialize=["n", "batch"])
 def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float64, mode: tl.constexpr):
     """Write the gradients of one tile, from e and the output of the forward pass."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
+    lambda_ = tl.full((), lambda_, real)
+    parameter = tl.full((), parameter, real)
     first, above = tile_of_program(n, batch, mode)
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    discount = tl.load(w.discount + base + here, is_real, 0.0).to(tl.float64)
-    e_t = tl.load(e + base + here, is_real, 0.0).to(tl.float64)
+    discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
+    e_t = tl.load(e + base + here, is_real, 0.0).to(real)
     action, _, q_a, value, pi_a, mu_a = taken(w, is_real, goes_on, base, here, state, step, mode)
     there = in_batch & (t >= -1)
     ahead, _, greedy = read_policy(w, is_real, there, value, base, here, state, parameter, 0.0, mode)
 
     lambda_next = lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode)
     if mode.kind == GIVEN:
-        share = tl.load(w.c + base + step + here, goes_on, 0.0).to(tl.float64)
+        share = tl.load(w.c + base + step + here, goes_on, 0.0).to(real)
         c = share
     else:
         if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
@@ -135,7 +140,7 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
             share = factor(pi_a, mu_a, parameter, mode)
         c = times(lambda_next, share)
     c = tl.where(continues, c, 0.0)
-    advantage = tl.load(out + base + step + here, goes_on, 0.0).to(tl.float64)
+    advantage = tl.load(out + base + step + here, goes_on, 0.0).to(real)
     if not mode.corrections:
         advantage -= q_a
     to_v = times(discount, e_t)

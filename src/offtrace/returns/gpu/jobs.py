@@ -35,7 +35,7 @@ def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | N
         return None
     c = None
     if kind == formulas.GIVEN:
-        wide = _widened(window)
+        wide = widened(window)
         if trace.reads_q:
             wide = without_unread_rows(wide)
         c = step_tensor("c", coefficients(wide, trace), wide)
@@ -70,10 +70,8 @@ def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | N
     )
 
 
-def corrections_job(window: Window, c: Tensor, *, tolerance: float | None) -> Job | None:
+def corrections_job(window: Window, c: Tensor, *, tolerance: float | None) -> Job:
     """Return the job for corrections from given coefficients."""
-    if window.r.numel() == 0:
-        return None
     names = ("r", "discount", "q_a", "expected_q", "reset", "mask")
     batch_major, tensors = _in_one_layout({name: getattr(window, name) for name in names} | {"c": c})
     return Job(
@@ -92,7 +90,7 @@ def _dtype_of(window: Window) -> torch.dtype:
     return torch.float64 if is_double else torch.float32
 
 
-def _widened(window: Window) -> Window:
+def widened(window: Window) -> Window:
     """Return the window with all floats in the dtype of the result."""
     dtype = _dtype_of(window)
     floats = {
@@ -124,7 +122,7 @@ def _likelihoods(window: Window, kind: int) -> tuple[Tensor | None, Tensor | Non
         return pi_a, None, logs
     if logs == (window.log_mu_a is not None):
         return pi_a, window.log_mu_a if logs else mu_a, logs
-    both = likelihoods_of(_widened(window))  # one of each kind: both become logarithms
+    both = likelihoods_of(widened(window))  # one of each kind: both become logarithms
     return both.log_pi_a, both.log_mu_a, True
 
 

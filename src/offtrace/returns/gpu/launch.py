@@ -1,7 +1,7 @@
-"""Shares a window out among the programs of a device, and launches the kernels."""
+"""Launches the kernels."""
 
+import threading
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -9,20 +9,25 @@ from torch import Tensor
 
 from offtrace.returns.gpu import fold, trajectory_aware
 from offtrace.returns.gpu.gradients import Gradients, gradients
+from offtrace.returns.gpu.plans import (
+    ADD_TILES,
+    JOIN_PROGRAMS,
+    FoldMode,
+    FoldPlan,
+    Plan,
+    add_tile,
+    fold_plan,
+    gradient_plan,
+    parts,
+    plan_for,
+    power_of_2,
+    tile_size,
+)
 from offtrace.returns.gpu.rows import Inputs, Mode
 from offtrace.traces import formulas
 
 MOST_ACTIONS = 8192
 """A program takes whole rows of actions."""
-TILE_CELLS = 4096
-"""Cells of Q in a tile."""
-TILE_ROWS = 128
-MANY = 256
-"""Programs of four warps that keep a device busy: about two for each of its multiprocessors."""
-FOLD_TILE = 512
-"""Rows of a tile where pairs are folded."""
-FOLD_PROGRAMS = 2048
-"""The most programs that fold pairs."""
 
 # What the kernels read for a trace is what its class states.
 GREEDY = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_q)
@@ -31,104 +36,33 @@ READ_MU = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_mu)
 TAKE_DENSITIES = tuple(kind for cls, kind in formulas.KINDS.items() if cls.takes_densities)
 
 
-def power_of_2(size: int) -> int:
-    """Return the next power of 2."""
-    return 1 << (size - 1).bit_length()
-
-
-def tile_size(width: int) -> int:
-    """Return how many rows of so many cells a tile has, a power of 2.
-
-    >>> tile_size(18), tile_size(40), tile_size(8192)
-    (128, 64, 1)
-    """
-    size = max(1, min(TILE_ROWS, TILE_CELLS // width))
-    return 1 << (size.bit_length() - 1)
-
-
-# -- plans ---------------------------------------------------------------------------------------------------
-
-
-class Plan(NamedTuple):
-    """How a window is shared out."""
-
-    steps: int
-    rows: int
-    """Steps and neighbours of a tile."""
-    one_pass: bool
-    num_warps: int = 4
-    num_stages: int = 1
-    """Tiles that are on their way at once, in one pass."""
-    eviction: str = ""
-    """Hint for the cache about rows of Q and π; "evict_first" leaves more of it to the pairs."""
-
-
-@lru_cache(maxsize=1024)
-def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Plan:
-    """Return the plan for a window with rows of so many cells.
-
-    One pass needs a large batch, or little work. Its tiles are one or two steps of many neighbours, so that the
-    scan costs nothing; where the batch is small, or its neighbours far apart in memory, they are longer.
-    """
-    size = tile_size(width)
-    is_large = batch >= MANY * size and not batch_major
-    one_pass = is_large or n * batch <= MANY * size or batch >= MANY * size // 8 >= n
-    if is_large:
-        steps = min(2 if width <= 8 else 1, power_of_2(n), size)
-        rows = size
-    elif one_pass:
-        rows = min(max(1, size // 8), power_of_2(batch))
-        steps = min(max(1, size // rows), power_of_2(n))
-    elif batch_major:
-        steps = min(size, power_of_2(n))
-        rows = min(size // steps, power_of_2(batch))
-    else:
-        rows = min(size, power_of_2(batch))
-        steps = min(size // rows, power_of_2(n))
-    return Plan(steps, rows, one_pass)
-
-
-class FoldMode(NamedTuple):
-    """What `fold_pairs` is compiled for."""
-
-    steps: int
-    rows: int
-    batch_major: bool
-    double: bool
-    """The output is float64."""
-
-
-class FoldPlan(NamedTuple):
-    mode: FoldMode
-    chunk_steps: int
-    """A multiple of the steps of a tile."""
-
-
-@lru_cache(maxsize=1024)
-def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> FoldPlan:
-    """Return how pairs are folded: in chunks of time, where the batch alone does not keep the device busy."""
-    rows = min(16 if batch_major else 64, power_of_2(batch))
-    steps = min(FOLD_TILE // rows, power_of_2(n))
-    num_groups = -(-batch // rows)
-    num_tiles = -(-n // steps)
-    num_chunks = max(1, min(FOLD_PROGRAMS // num_groups, num_tiles // 8))
-    return FoldPlan(FoldMode(steps, rows, batch_major, double), steps * -(-num_tiles // num_chunks))
-
-
 # -- the call itself -----------------------------------------------------------------------------------------
 
 MOST_COMPILED = 4096
-_COMPILED: dict[tuple, Callable[..., None]] = {}
+_COMPILED: dict[tuple, Any] = {}
 """Compiled kernels with their grids. Triton inspects every argument of a call, which takes longer than the kernel."""
 
 
+Run = Callable[..., None]
+"""A compiled kernel with its grid."""
+
+
 def launch(
-    kernel: Any, grid: tuple[int, int, int], arguments: tuple, constants: tuple, num_warps: int = 4
-) -> Callable[..., None] | None:
+    kernel: Any,
+    grid: tuple[int, int, int],
+    arguments: tuple,
+    constants: tuple,
+    num_warps: int = 4,
+    again: Run | None = None,
+) -> Run | None:
     """Launch a kernel, and return the function that did it: it takes tensors of the same dtypes and alignments.
 
-    `constants` follow the other arguments, and are compiled in. Triton's interpreter has no such function.
+    With that function as `again`, nothing is looked at. `constants` follow the other arguments, and are compiled in.
+    Triton's interpreter has no such function.
     """
+    if again is not None:
+        again(*arguments, *constants)
+        return again
     key = (kernel.fn.__name__, grid, constants, num_warps, *_types(arguments))
     run = _COMPILED.get(key)
     if run is not None:
@@ -217,62 +151,117 @@ class Job(NamedTuple):
         )
 
 
-def parts(num_actions: int) -> tuple[int, int]:
-    """Return the two blocks that a row of actions is read in, both powers of 2.
+class Form(NamedTuple):
+    """How the targets of a window are computed, apart from its tensors and λ."""
 
-    >>> parts(18), parts(4), parts(7)
-    ((16, 2), (4, 0), (4, 4))
-    """
-    head = 1 << (num_actions.bit_length() - 1)
-    rest = num_actions - head
-    return head, power_of_2(rest) if rest else 0
+    n: int
+    batch: int
+    chunk_steps: int
+    num_chunks: int
+    mode: Mode
+    add_mode: FoldMode
+    num_warps: int
+    num_stages: int
 
-
-class Again(NamedTuple):
-    """How to launch the kernel of one pass again: the function, and its last arguments."""
-
-    run: Callable[..., None]
-    constants: tuple
+    @classmethod
+    def of(cls, job: Job, plan: Plan) -> "Form":
+        n, batch = job.shape
+        mode = job.mode(plan)
+        num_steps = n + mode.checks  # step −1 checks state 0
+        chunk_steps = plan.steps * -(-num_steps // (plan.steps * plan.num_chunks))
+        num_chunks = -(-num_steps // chunk_steps)
+        add_mode = FoldMode(*add_tile(n, batch, job.batch_major), job.batch_major, mode.double)
+        return cls(n, batch, chunk_steps, num_chunks, mode, add_mode, plan.num_warps, plan.num_stages)
 
 
 class Result(NamedTuple):
     out: Tensor
-    m: Tensor | None
+    m: Tensor | None = None
     """What the gradient needs."""
-    strange: Tensor | None
-    """Not 0 if a check may have failed."""
-    again: Again | None = None
+    form: Form | None = None
+    runs: tuple[Run | None, ...] = ()
+    """The compiled kernels, for a window like this one."""
 
 
 def targets(job: Job, *, keeps_m: bool = False, plan: Plan | None = None) -> Result:
     """Return targets, or corrections, of a Markov trace."""
     n, batch = job.shape
     plan = plan or plan_for(n, batch, sum(parts(job.num_actions)), job.batch_major)
+    form = Form.of(job, plan)
     out = torch.empty_like(job.w.r, dtype=job.dtype)
-    m = torch.empty_like(out) if keeps_m or not plan.one_pass else None
-    strange = _flag(job)
-    numbers = (n, batch, float(job.lambda_), float(job.parameter), float(job.tolerance or 0))
-    num_groups = -(-batch // plan.rows)
-    mode = job.mode(plan)
-    again = None
-    if plan.one_pass:
-        constants = (mode, plan.num_stages)
-        arguments = (job.w, out, m, strange, *numbers)
-        run = launch(fold.one_pass, (num_groups, 1, 1), arguments, constants, plan.num_warps)
-        if run is not None and m is None:
-            again = Again(run, constants)
-    else:
-        num_tiles = -(-(n + mode.checks) // plan.steps)
-        grid = (num_groups * num_tiles, 1, 1)
-        launch(fold.all_pairs, grid, (job.w, m, out, strange, *numbers), (mode,), plan.num_warps)
-        solve(m, out, out, batch_major=job.batch_major, strange=strange)
-    return Result(out, m, strange, again)
+    m = torch.empty_like(out) if keeps_m else None
+    numbers = (float(job.lambda_), float(job.parameter), float(job.tolerance or 0))
+    return Result(out, m, form, run_form(form, job.w, out, m, numbers))
 
 
-def _flag(job: Job) -> Tensor | None:
-    if job.tolerance is None:
-        return None
-    return torch.zeros(1, dtype=torch.int32, device=job.w.r.device)
+def run_form(
+    form: Form,
+    w: Inputs,
+    out: Tensor,
+    m: Tensor | None,
+    numbers: tuple[float, float, float],
+    again: tuple[Run | None, ...] = (None, None, None),
+) -> tuple[Run | None, ...]:
+    """Compute targets: all chunks of time, then G behind each, then what that adds. Return the compiled kernels.
+
+    `numbers` are λ, the parameter of the trace, and the tolerance of the checks.
+    """
+    n, batch, chunk_steps, num_chunks = form[:4]
+    strange = flag_of(out) if form.mode.checks else None
+    gain = total_m = total_b = None
+    if num_chunks > 1:
+        gain = torch.empty_like(out)
+        total_m = torch.empty((num_chunks, batch), dtype=torch.float64, device=out.device)
+        total_b = torch.empty_like(total_m)
+    arguments = (w, out, m, gain, total_m, total_b, strange, n, batch, chunk_steps, *numbers)
+    grid = (-(-batch // form.mode.rows), num_chunks, 1)
+    main = launch(fold.one_pass, grid, arguments, (form.mode, form.num_stages), form.num_warps, again[0])
+    if num_chunks == 1:
+        return main, None, None
+    join = join_chunks(total_m, total_b, again[1])
+    arguments = (out, gain, total_b, strange, n, batch, chunk_steps)
+    num_pieces = -(-chunk_steps // (form.add_mode.steps * ADD_TILES))
+    grid = (-(-batch // form.add_mode.rows), num_chunks - 1, num_pieces)
+    return main, join, launch(fold.add_carried, grid, arguments, (form.add_mode, ADD_TILES), again=again[2])
+
+
+def join_chunks(total_m: Tensor, total_b: Tensor, again: Run | None = None) -> Run | None:
+    """Replace B of every chunk by G at its earliest step, from what each chunk does as a whole, (chunks, batch)."""
+    num_chunks, batch = total_m.shape
+    rows = 1 if batch <= JOIN_PROGRAMS else 8
+    at_once = min(1024 // rows, power_of_2(num_chunks))
+    grid = (-(-batch // rows), 1, 1)
+    return launch(fold.join_chunks, grid, (total_m, total_b, num_chunks, batch), (at_once, rows), again=again)
+
+
+# -- the flag of the checks ----------------------------------------------------------------------------------
+
+_FLAGS = threading.local()
+
+
+def flag_of(like: Tensor) -> Tensor:
+    """Return the flag that a kernel sets if a check may have failed; a thread has one, which is 0 between calls.
+
+    It is in the memory of the host, where a kernel can write to it: nothing has to be copied to look at it.
+    """
+    found = getattr(_FLAGS, "flag", None)
+    if found is None:
+        found = torch.zeros(4, dtype=torch.int32, pin_memory=like.is_cuda)
+        _FLAGS.flag = found
+        _FLAGS.values = found.numpy()
+    return found
+
+
+def flag_was_set(like: Tensor) -> bool:
+    """Wait for the device, return whether the flag is set, and clear it."""
+    if like.is_cuda:
+        torch.cuda.current_stream().synchronize()
+    was_set = bool(_FLAGS.values[0])
+    _FLAGS.values[0] = 0
+    return was_set
+
+
+# -- the recursion alone -------------------------------------------------------------------------------------
 
 
 def solve(
@@ -282,7 +271,6 @@ def solve(
     *,
     forwards: bool = False,
     batch_major: bool = False,
-    strange: Tensor | None = None,
     plan: FoldPlan | None = None,
 ) -> None:
     """Solve G_t = b_t + m_t G_{t+1}, or forwards e_t = b_t + m_{t−1} e_{t−1}, for tensors of one layout.
@@ -298,13 +286,13 @@ def solve(
     constants = (plan.mode, forwards, 2)
     grid = (num_groups, num_chunks, 1)
     if num_chunks == 1:
-        launch(fold.fold_pairs, grid, (m, b, out, None, None, None, strange, *numbers), constants)
+        launch(fold.fold_pairs, grid, (m, b, out, None, None, None, *numbers), constants)
         return
-    total_m, total_b = torch.empty((2, num_chunks, batch), dtype=torch.float64, device=b.device)
-    launch(fold.fold_pairs, grid, (m, b, None, None, total_m, total_b, None, *numbers), constants)
-    at_once = min(256, power_of_2(num_chunks))
-    launch(fold.join_chunks, (-(-batch // 8), 1, 1), (total_m, total_b, num_chunks, batch), (at_once, 8))
-    launch(fold.fold_pairs, grid, (m, b, out, total_b, None, None, strange, *numbers), constants)
+    total_m = torch.empty((num_chunks, batch), dtype=torch.float64, device=b.device)
+    total_b = torch.empty_like(total_m)
+    launch(fold.fold_pairs, grid, (m, b, None, None, total_m, total_b, *numbers), constants)
+    join_chunks(total_m, total_b)
+    launch(fold.fold_pairs, grid, (m, b, out, total_b, None, None, *numbers), constants)
 
 
 def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tensor:
@@ -315,15 +303,11 @@ def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tenso
     if all(value is None for value in to):
         return e
     job = job._replace(tolerance=None)
-    size = tile_size(sum(parts(job.num_actions)))
-    along, across = (n, batch) if job.batch_major else (batch, n)
-    inner = min(size, power_of_2(along))
-    outer = min(size // inner, power_of_2(across))
-    plan = Plan(*((inner, outer) if job.batch_major else (outer, inner)), one_pass=False)
+    plan = gradient_plan(n, batch, sum(parts(job.num_actions)), job.batch_major)
     num_tiles = -(-(n + 1) // plan.steps)
     grid = (-(-batch // plan.rows) * num_tiles, 1, 1)
     numbers = (n, batch, float(job.lambda_), float(job.parameter))
-    launch(gradients, grid, (job.w, to, e, result.out, *numbers), (job.mode(plan),))
+    launch(gradients, grid, (job.w, to, e, result.out, *numbers), (job.mode(plan),), plan.num_warps)
     return e
 
 
@@ -332,10 +316,10 @@ def trajectory_aware_targets(job: Job) -> Result:
     n, batch = job.shape
     out = torch.empty_like(job.w.r, dtype=job.dtype)
     one_step, q_taken, log_ratio = (torch.empty_like(out) for _ in range(3))
-    strange = _flag(job)
+    strange = flag_of(out) if job.tolerance is not None else None
     size = tile_size(sum(parts(job.num_actions)))
     rows = 1 if job.batch_major else min(size, power_of_2(batch))
-    plan = Plan(min(size // rows, power_of_2(n)), rows, one_pass=False)
+    plan = Plan(min(size // rows, power_of_2(n)), rows)
     mode = job.mode(plan)
     grid = (-(-batch // plan.rows) * -(-(n + mode.checks) // plan.steps), 1, 1)
     arguments = (job.w, one_step, q_taken, log_ratio, strange, n, batch, float(job.tolerance or 0))
@@ -345,4 +329,4 @@ def trajectory_aware_targets(job: Job) -> Result:
     grid = (-(-batch // lanes) * -(-n // starts), 1, 1)
     arguments = (job.w, one_step, q_taken, log_ratio, out, strange, n, batch, float(job.lambda_))
     launch(trajectory_aware.double_sum, grid, arguments, (mode, starts, lanes, 16))
-    return Result(out, None, strange)
+    return Result(out)

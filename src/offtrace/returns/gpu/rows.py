@@ -76,7 +76,7 @@ class Mode(NamedTuple):
     """Logarithms may be above 0."""
     checks: bool
     double: bool
-    """The output is float64, and so are sums over actions."""
+    """The result is float64, and so are all numbers. Otherwise only what is carried from step to step is."""
     eviction: str
     """Hint for the cache about rows of Q and π."""
     steps: int
@@ -87,6 +87,16 @@ class Mode(NamedTuple):
 def times(x, y):
     """Return x y; a 0 on either side keeps a NaN or an infinity on the other out."""
     return tl.where((x == 0) | (y == 0), 0.0, x * y)
+
+
+@triton.jit
+def divided(x, y):
+    """Return x / y, correctly rounded, which Triton's `/` is not for float32: π / μ of equal numbers has to be 1."""
+    if x.dtype == tl.float32:
+        found = tl.div_rn(x, y)
+    else:
+        found = x / y
+    return found
 
 
 @triton.jit
@@ -197,9 +207,10 @@ def matches(p, values, value, parameter):
 @triton.jit
 def read_policy(w, is_real, there, value, base, here, state, parameter, tolerance, mode: tl.constexpr):
     """Return the sums of `sums_over` over all actions; E_π Q is `expected_q` where that is given."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
-    expected = tl.zeros((SIZE,), tl.float64)
-    total = tl.full((SIZE,), 1.0, tl.float64)
+    expected = tl.zeros((SIZE,), real)
+    total = tl.full((SIZE,), 1.0, real)
     greedy = expected
     if mode.reads_rows:
         expected, total, greedy = sums_over(
@@ -215,17 +226,18 @@ def read_policy(w, is_real, there, value, base, here, state, parameter, toleranc
     if mode.kind == WATKINS:
         own = tl.where(value == value, value, float("-inf"))
         greedy = tl.where(own == greedy, 1.0, 0.0)
-    expected = expected.to(tl.float64)
+    expected = expected.to(real)
     if w.expected_q is not None:
-        expected = tl.load(w.expected_q + base + here, is_real, 0.0).to(tl.float64)
-    return expected, total, greedy.to(tl.float64)
+        expected = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
+    return expected, total, greedy.to(real)
 
 
 @triton.jit
 def taken(w, is_real, goes_on, base, here, state, step, mode: tl.constexpr):
     """Return the action of step t+1, whether it exists, Q of it, Q of it in `q` if a trace reads that, π and μ."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
-    one = tl.full((SIZE,), 1.0, tl.float64)
+    one = tl.full((SIZE,), 1.0, real)
     action = tl.zeros((SIZE,), tl.int64)
     known = goes_on
     if w.a is not None:
@@ -236,34 +248,36 @@ def taken(w, is_real, goes_on, base, here, state, step, mode: tl.constexpr):
         # Corrections have δ_t in b_t, and so Q(x_t, a_t), where targets have c_{t+1} Q(x_{t+1}, a_{t+1}).
         q_a = tl.load(
             w.q_a + base + (0 if mode.corrections else step) + here, is_real if mode.corrections else goes_on, 0.0
-        ).to(tl.float64)
+        ).to(real)
     else:
-        q_a = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(tl.float64)
+        q_a = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(real)
     value = q_a
     if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
-        value = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(tl.float64)
-    pi_a = one
+        value = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(real)
+    likelihood: tl.constexpr = tl.float64 if mode.double or mode.logs else tl.float32  # `exp` of float32 is not exact
+    pi_a = one.to(likelihood)
+    mu_a = pi_a
     if w.pi_a is not None:
-        pi_a = tl.load(w.pi_a + base + step + here, goes_on, 0.0).to(tl.float64)
+        pi_a = tl.load(w.pi_a + base + step + here, goes_on, 0.0).to(likelihood)
     elif mode.reads_pi:
-        pi_a = tl.load(w.pi + base * mode.num_actions + cell, known, 0.0).to(tl.float64)
-    mu_a = one
+        pi_a = tl.load(w.pi + base * mode.num_actions + cell, known, 0.0).to(likelihood)
     if mode.reads_mu:
-        mu_a = tl.load(w.mu_a + base + step + here, goes_on, 1.0).to(tl.float64)
+        mu_a = tl.load(w.mu_a + base + step + here, goes_on, 1.0).to(likelihood)
     return action, known, q_a, value, pi_a, mu_a
 
 
 @triton.jit
 def factor(pi_a, mu_a, parameter, mode: tl.constexpr):
     """Return c / λ for the traces that read π(a|x) and μ(a|x) only."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
-    one = tl.full((SIZE,), 1.0, tl.float64)
+    one = tl.full((SIZE,), 1.0, real)
     if mode.logs:
-        target = tl.exp(pi_a)
-        ratio = tl.exp(pi_a - mu_a)
+        target = tl.exp(pi_a).to(real)
+        ratio = tl.exp(pi_a - mu_a).to(real)
     else:
         target = pi_a
-        ratio = pi_a / mu_a
+        ratio = divided(pi_a, mu_a)
     clipped = tl.where(ratio < 1, ratio, 1.0)
     if mode.kind == ONE_STEP:
         found = 0.0 * one
@@ -285,13 +299,14 @@ def factor(pi_a, mu_a, parameter, mode: tl.constexpr):
 @triton.jit
 def lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode: tl.constexpr):
     """Return λ_{t+1}."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     if w.lambda_ is None:
-        found = tl.full((SIZE,), 1.0, tl.float64) * lambda_
+        found = tl.full((SIZE,), 1.0, real) * lambda_
     elif mode.lambda_per_step:
-        found = tl.load(w.lambda_ + t + 1, goes_on, 0.0).to(tl.float64)
+        found = tl.load(w.lambda_ + t + 1, goes_on, 0.0).to(real)
     else:
-        found = tl.load(w.lambda_ + base + step + here, goes_on, 0.0).to(tl.float64)
+        found = tl.load(w.lambda_ + base + step + here, goes_on, 0.0).to(real)
     return found
 
 
@@ -305,7 +320,7 @@ def wrong_rows(w, is_real, goes_on, continues, reward, discount, ahead, total, k
     bad = bad | (goes_on & ~known)
     bad = bad | ((is_real if mode.corrections else goes_on) & ~is_finite(q_a))
     if (mode.kind == IS) | (mode.kind == Q_SIGMA):  # the others clip the ratio
-        ratio = tl.exp(pi_a - mu_a) if mode.logs else pi_a / mu_a
+        ratio = tl.exp(pi_a - mu_a) if mode.logs else divided(pi_a, mu_a)
         bad = bad | (continues & ~fits(ratio, mode))
     if mode.logs:
         bad = bad | (goes_on & ~((pi_a < float("inf")) & is_finite(mu_a)))

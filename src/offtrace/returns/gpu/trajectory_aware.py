@@ -41,15 +41,17 @@ def log_ratio_of(pi_a, mu_a, mode: tl.constexpr):
 @triton.jit(do_not_specialize=["n", "batch"])
 def all_steps(w, one_step, q_taken, log_ratio, strange, n, batch, tolerance: tl.float64, mode: tl.constexpr):
     """Write one_step_t, and Q(x, a) and log ρ of step t+1, with 0 in masked rows."""
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
+    tolerance = tl.full((), tolerance, real)
     first, above = tile_of_program(n, batch, mode)
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    reward = tl.load(w.r + base + here, is_real, 0.0).to(tl.float64)
-    discount = tl.load(w.discount + base + here, is_real, 0.0).to(tl.float64)
+    reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
+    discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
     _, known, q_a, value, pi_a, mu_a = taken(w, is_real, goes_on, base, here, state, step, mode)
     there = in_batch & (t >= -1)
-    ahead, total, _ = read_policy(w, is_real, there, value, base, here, state, 1.0, tolerance, mode)
+    ahead, total, _ = read_policy(w, is_real, there, value, base, here, state, tolerance, tolerance, mode)
     now = tl.where(is_real, reward + times(discount, ahead), 0.0)
     tl.store(one_step + base + here, now, in_batch & (t >= 0))
     has_next = there & (t + 1 < n)
