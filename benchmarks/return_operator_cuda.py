@@ -1,8 +1,11 @@
 """Retrace targets on a CUDA device, from tensors on that device: float32, actions in int64, λ = 1.
 
-A call ends when the device has finished. The copy moves as many bytes as a call must read and
-write: rows 1 to n of q and π, a, r, discount, μ_a and the targets. Its time divided by ours is the
-share of the bandwidth that we reach.
+A call ends when the device has finished, so this is the time that a training loop waits. The copy
+moves as many bytes as a call must read and write: rows 1 to n of q and π, a, r, discount, μ_a and
+the targets. `return_operator_cuda_graph` leaves out what the host does.
+
+rl-triton takes π of the states before the steps and Q of those after them, both batch-major, and
+computes advantages, too.
 """
 
 import functools
@@ -65,6 +68,44 @@ def ours_jax(shape: Shape) -> Function:
     return lambda: targets(arrays).block_until_ready()
 
 
+def rl_triton(shape: Shape) -> Function:
+    w = window(shape)
+    import torch
+    from rl_triton import compute_retrace
+
+    q_a = w["q"][:-1].gather(-1, w["a"][..., None]).squeeze(-1)
+    steps = [w["pi"][:-1], w["mu_a"], q_a, w["q"][1:], w["a"], w["r"]]
+    flags = [(w["discount"] == 0).float(), torch.zeros_like(w["r"])]
+    given = [value.transpose(0, 1).contiguous() for value in (*steps, *flags)]
+    return finished(lambda: compute_retrace(*given, 0.99))
+
+
+def jax_tree(shape: Shape) -> Function:
+    """What one would write in JAX: all rows at once, then `associative_scan` along time."""
+    w = window(shape)
+    import jax
+    import jax.numpy as jnp
+
+    if jax.default_backend() == "cpu":
+        raise LeftOut("JAX does not see the device")
+    arrays = {k: jax.dlpack.from_dlpack((v.int() if k == "a" else v).contiguous()) for k, v in w.items()}
+
+    @jax.jit
+    def targets(q: Any, pi: Any, a: Any, r: Any, discount: Any, mu_a: Any) -> Any:
+        q_a, pi_a = (jnp.take_along_axis(v[:-1], a[..., None], axis=-1)[..., 0] for v in (q, pi))
+        c = jnp.minimum(1.0, pi_a / mu_a)
+        following = jnp.concatenate([c[1:], jnp.zeros_like(c[:1])])
+        delta = r + discount * (pi[1:] * q[1:]).sum(axis=-1) - q_a
+        _, folded = jax.lax.associative_scan(
+            lambda late, early: (early[0] * late[0], early[1] + early[0] * late[1]),
+            (discount * following, delta),
+            reverse=True,
+        )
+        return q_a + folded
+
+    return lambda: targets(**arrays).block_until_ready()
+
+
 def loop(q: Any, pi: Any, a: Any, r: Any, discount: Any, mu_a: Any) -> Any:
     """Compute what can be done at once, then go backwards in time with a few small operations per step."""
     import torch
@@ -88,8 +129,8 @@ def torch_loop(shape: Shape) -> Function:
 
 def torch_compiled(shape: Shape) -> Function:
     w = window(shape)
-    if shape[0] > 16:
-        raise LeftOut("a long loop takes minutes to compile")
+    if shape[0] > 16 or shape[1] > 1024:
+        raise LeftOut("it takes long to compile")
     import torch
 
     torch.compiler.reset()
@@ -138,13 +179,17 @@ BENCHMARK = Benchmark(
         (8192, 512, 18),
         (65536, 64, 18),
         (16, 1048576, 18),
+        (16, 1048576, 4),
+        (32, 262144, 6),
     ),
     problem=lambda shape: shape,
     contenders={
         "offtrace, torch": ours,
         "offtrace, checked": lambda shape: ours(shape, validate=True),
         "offtrace, jax.jit": ours_jax,
+        "jax associative scan": jax_tree,
         "rlax q and v, jit": rlax_returns,
+        "rl-triton": rl_triton,
         "torch loop": torch_loop,
         "torch.compile": torch_compiled,
         "copy": copy,

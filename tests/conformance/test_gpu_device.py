@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import offtrace as ot
+from offtrace.returns import torch_operator
 from offtrace.returns.window import Window
 
 if gpu_kernels.DEVICE != "cuda":
@@ -23,6 +24,12 @@ SHAPES = [
     (16, 1048576, 18),
     (16, 1048576, 4),
     (32, 262144, 6),
+    (16, 32768, 18),
+    (4096, 128, 18),
+    (65536, 8, 18),
+    (1024, 2048, 4),
+    (1024, 16384, 4),
+    (65536, 256, 4),
     (1000003, 1, 3),
     (5, 7, 2000),
 ]
@@ -151,6 +158,35 @@ def test_in_a_cuda_graph() -> None:
     out.fill_(torch.nan)
     graph.replay()
     torch.testing.assert_close(out, expected)
+
+
+def test_torch_func_and_compiled_operator() -> None:
+    """The recursion is one node of a compiled program, and has rules of its own for `vmap` and `grad`."""
+    w = {name: value for name, value in window((16, 64, 6)).items() if name not in ("mask", "reset")}
+    for name in ("r", "discount", "mu_a"):
+        w[name] = torch.nan_to_num(w[name], nan=0.5)
+    trace = ot.Retrace(0.9)
+    expected = ot.targets(**w, trace=trace)
+    mapped = torch.func.vmap(lambda given: ot.targets(**given, trace=trace), in_dims=(1,), out_dims=1)(w)
+    torch.testing.assert_close(mapped, expected, rtol=1e-5, atol=1e-5)
+
+    def loss(q: torch.Tensor) -> torch.Tensor:
+        return ot.targets(**w | {"q": q}, trace=trace, stop_gradient=False).square().sum()
+
+    leaf = w["q"].clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(leaf), leaf)
+    assert_close(torch.func.grad(loss)(w["q"]), wanted.double())
+    m = torch.rand(50, 7, dtype=torch.float64, device="cuda", requires_grad=True)
+    b = torch.randn(50, 7, dtype=torch.float64, device="cuda")
+    compiled = torch.compile(lambda m, b: torch_operator.operator(m, b).sin(), fullgraph=True)
+    found = [
+        torch.autograd.grad(f(m, b).sum(), m)[0] for f in (compiled, lambda m, b: torch_operator.as_tree(m, b).sin())
+    ]
+    torch.testing.assert_close(*found)
+
+
+def test_triton_is_used() -> None:
+    assert torch_operator.kernels_of(torch.device("cuda", 0)) is gpu_kernels.load()
 
 
 def test_a_fault_is_found_in_a_large_window() -> None:

@@ -81,7 +81,8 @@ def measure_row(
     """Prepare and check every contender of one row, then measure them, and the floors, together."""
     problem = benchmark.problem(row)
     functions, left_out = _entrants(benchmark, problem, quick)
-    functions |= {name: prepare(problem) for name, prepare in benchmark.floors.items()}
+    floors = benchmark.floors if functions else {}  # without a contender, the machine may not have what they need
+    functions |= {name: prepare(problem) for name, prepare in floors.items()}
     repeats = MIN_REPEATS if quick else benchmark.repeats
     min_time = benchmark.min_time / 4 if quick else benchmark.min_time
     with _OtherCores() as others:
@@ -90,8 +91,8 @@ def measure_row(
     present = [own for own in benchmark.ours if own in times]
     ratios = {own: {name: seconds / times[own] for name, seconds in times.items()} for own in present}
     columns: dict[str, dict[str, float]] = {}
-    if benchmark.floors:
-        floor = min(timings[name].median for name in benchmark.floors)
+    if floors:
+        floor = min(timings[name].median for name in floors)
         columns["of floor"] = {name: floor / seconds for name, seconds in times.items()}
     for heading, value in benchmark.columns.items():
         columns[heading] = {name: value(row, seconds) for name, seconds in times.items()}
