@@ -56,13 +56,14 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way to share out a window, with small tiles."""
     launch = gpu_kernels.load("launch")
+    plans = gpu_kernels.load("plans")
 
     def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Any:
-        return launch.Plan(4, 2, request.param)
+        return plans.Plan(4, 2, request.param)
 
     def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> Any:
         chunk_steps = 4 if request.param > 1 else 4 * -(-n // 4)
-        return launch.FoldPlan(launch.FoldMode(2, 2, batch_major, double), chunk_steps)
+        return plans.FoldPlan(plans.FoldMode(2, 2, batch_major, double), chunk_steps)
 
     monkeypatch.setattr(launch, "plan_for", plan_for)
     monkeypatch.setattr(launch, "fold_plan", fold_plan)
@@ -91,21 +92,21 @@ def test_its_own_plans(shape: tuple[int, int, int], batch_major: bool) -> None:
 
 def test_plans_fit_their_windows() -> None:
     """Tiles are powers of 2 and not larger than needed; a long window with a small batch is cut into chunks."""
-    launch = gpu_kernels.load("launch")
+    plans = gpu_kernels.load("plans")
     for n in (1, 16, 1000, 65536):
         for batch in (1, 64, 4096, 1 << 20):
-            for width in {sum(launch.parts(num_actions)) for num_actions in (*range(1, 300), 1000, 8192)}:
+            for width in {sum(plans.parts(num_actions)) for num_actions in (*range(1, 300), 1000, 8192)}:
                 for batch_major in (False, True):
-                    plan = launch.plan_for(n, batch, width, batch_major)
+                    plan = plans.plan_for(n, batch, width, batch_major)
                     assert plan.steps * plan.rows <= 256
-                    assert plan.steps == launch.power_of_2(plan.steps) < 2 * n
-                    assert plan.rows == launch.power_of_2(plan.rows)
-    assert launch.plan_for(16, 1 << 20, 18, False).num_chunks == 1
-    assert launch.plan_for(16, 4, 18, False).num_chunks == 1
-    assert launch.plan_for(65536, 64, 18, False).num_chunks > 100
-    assert launch.parts(18) == (16, 2)
-    assert launch.parts(7) == (4, 4)
-    assert launch.parts(1) == (1, 0)
+                    assert plan.steps == plans.power_of_2(plan.steps) < 2 * n
+                    assert plan.rows == plans.power_of_2(plan.rows)
+    assert plans.plan_for(16, 1 << 20, 18, False).num_chunks == 1
+    assert plans.plan_for(16, 4, 18, False).num_chunks == 1
+    assert plans.plan_for(65536, 64, 18, False).num_chunks > 100
+    assert plans.parts(18) == (16, 2)
+    assert plans.parts(7) == (4, 4)
+    assert plans.parts(1) == (1, 0)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------
@@ -549,7 +550,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from offtrace.returns.gpu import fold, gradients, launch, trajectory_aware
+from offtrace.returns.gpu import fold, gradients, launch, plans, trajectory_aware
 from offtrace.returns.gpu.gradients import Gradients
 from offtrace.returns.gpu.rows import Inputs
 from offtrace.traces import formulas
@@ -582,7 +583,7 @@ def compile(kernel, constants, tuples):
 q = torch.empty(2, 1, 18)
 w = Inputs(r=q[0], discount=q[0], q=q, pi=q, a=q, mu_a=q, reset=q, mask=q)
 for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
-    mode = launch.Job(w, kind, tolerance=1e-4).mode(launch.Plan(2, 64))
+    mode = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(2, 64))
     window = {"w": (Inputs, WINDOW)}
     compile(fold.one_pass, {"mode": mode, "STAGES": 1, "m_out": None}, window)
     alone = dict.fromkeys(("m_out", "gain", "total_m", "total_b"))
@@ -590,13 +591,13 @@ for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)
-mode = launch.Job(w, formulas.KIND_RBIS, tolerance=1e-4).mode(launch.Plan(2, 64))
+mode = launch.Job(w, formulas.KIND_RBIS, tolerance=1e-4).mode(plans.Plan(2, 64))
 compile(trajectory_aware.all_steps, {"mode": mode}, window)
 compile(trajectory_aware.double_sum, {"mode": mode, "STARTS": 32, "LANES": 32, "AT_ONCE": 16}, window)
-how = {"mode": launch.FoldMode(8, 64, False, False), "STAGES": 2}
+how = {"mode": plans.FoldMode(8, 64, False, False), "STAGES": 2}
 compile(fold.fold_pairs, how | {"FORWARDS": True, "total_m": None, "total_b": None}, {})
 compile(fold.fold_pairs, how | {"FORWARDS": False, "out": None, "ends_of_chunks": None}, {})
-compile(fold.add_carried, {"mode": launch.FoldMode(4, 256, False, False), "TILES": 4}, {})
+compile(fold.add_carried, {"mode": plans.FoldMode(4, 256, False, False), "TILES": 4}, {})
 compile(fold.join_chunks, {"CHUNKS": 64, "ROWS": 8}, {})
 """
 

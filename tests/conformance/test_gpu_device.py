@@ -160,6 +160,7 @@ def test_in_a_cuda_graph() -> None:
     torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 def test_torch_func_and_compiled_operator() -> None:
     """The recursion is one node of a compiled program, and has rules of its own for `vmap` and `grad`."""
     w = {name: value for name, value in window((16, 64, 6)).items() if name not in ("mask", "reset")}

@@ -10,8 +10,6 @@ calls.py              the short way for a window like one before
 autograd.py           the gradient as PyTorch calls it
 """
 
-import contextlib
-
 import torch
 from torch import Tensor
 
@@ -31,21 +29,27 @@ def targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool
     """
     if validate and _is_capturing():
         validate = False
-    with _current(on_torch.device_of(given)):
-        key = None if wants_gradient else calls.key_of(given, trace, validate)
-        window = given
-        out = None if key is None else calls.run(key, given, trace)
-        if out is None:
-            window, tolerance = on_torch.ready(given, widens=False)
-            shape(window)
-            check_given(window, trace)
-            checked = tolerance if validate else None
-            with torch.set_grad_enabled(wants_gradient):
-                out = _compute(key, window, trace, checked, wants_gradient=wants_gradient)
-        if out is not None and validate:
-            is_users_own = type(trace) not in TRACES.values()
-            if launch.flag_was_set(out) or is_users_own:
-                _raise(window, trace, out)
+    device = on_torch.device_of(given)
+    if device.index != _current_device(device):
+        with torch.cuda.device(device):
+            return _targets(given, trace, validate=validate, wants_gradient=wants_gradient)
+    return _targets(given, trace, validate=validate, wants_gradient=wants_gradient)
+
+
+def _targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool) -> Tensor | None:
+    key = None if wants_gradient else calls.key_of(given, trace, validate)
+    out = None if key is None else calls.run(key, given, trace)
+    if out is None:
+        window, tolerance = on_torch.ready(given, widens=False)
+        shape(window)
+        check_given(window, trace)
+        checked = tolerance if validate else None
+        with torch.set_grad_enabled(wants_gradient):
+            out = _compute(key, window, trace, checked, wants_gradient=wants_gradient)
+    if out is not None and validate:
+        is_users_own = type(trace) not in TRACES.values()
+        if launch.flag_was_set(out) or is_users_own:
+            _raise(given, trace, out)
     return out
 
 
@@ -77,7 +81,7 @@ def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
         return torch.empty_like(window.r, dtype=widened(window).r.dtype)
     if validate and _is_capturing():
         validate = False
-    with _current(window.r.device):
+    with torch.cuda.device(window.r.device if window.r.is_cuda else -1):
         job = corrections_job(window, c, tolerance=tolerance if validate else None)
         if torch.is_grad_enabled() and any(value is not None and value.requires_grad for value in job.w):
             out = differentiable_targets(job, None)
@@ -91,16 +95,14 @@ def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
 def solve(m: Tensor, b: Tensor) -> Tensor:
     """Solve G_t = b_t + m_t G_{t+1}."""
     out = torch.empty_like(b, memory_format=torch.contiguous_format)
-    with _current(b.device):
+    with torch.cuda.device(b.device if b.is_cuda else -1):
         launch.solve(m.contiguous(), b.contiguous(), out)
     return out
 
 
-def _current(device: torch.device) -> contextlib.AbstractContextManager:
-    """Make a device the current one, if it is not."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(device)
+def _current_device(device: torch.device) -> int | None:
+    """Return the index of the current CUDA device; kernels are launched there."""
+    return torch.cuda.current_device() if device.type == "cuda" else device.index
 
 
 def _is_capturing() -> bool:

@@ -5,6 +5,8 @@ by what it depends on, and a second call goes straight to the compiled kernel. T
 traces with one λ; gradients and everything else go the long way.
 """
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +27,8 @@ class Call(NamedTuple):
 
     form: Form
     runs: tuple[Run | None, ...]
-    fields: tuple[str | None, ...]
-    """The fields of the window that the kernels read, in the order of their inputs."""
+    select: Callable[[tuple], tuple]
+    """Returns the inputs of the kernels from the fields of the window and a None."""
     dtype: torch.dtype
     parameter: str | None
     """The field of the trace that holds its parameter."""
@@ -56,8 +58,8 @@ def run(key: tuple, window: Window, trace: Trace) -> Tensor | None:
     call = _CALLS.get(key)
     if call is None or not all(isinstance(value, int | float) for value in trace.parameters()):
         return None
-    out = torch.empty(window.r.shape, dtype=call.dtype, device=window.r.device)
-    inputs = Inputs(*[None if name is None else getattr(window, name) for name in call.fields])
+    out = torch.empty_like(window.r, dtype=call.dtype)
+    inputs = Inputs._make(call.select((*window, None)))
     parameter = 1.0 if call.parameter is None else float(getattr(trace, call.parameter))
     launch.run_form(call.form, inputs, out, None, (float(trace.lambda_), parameter, call.tolerance), call.runs)
     return out
@@ -72,7 +74,9 @@ def remember(key: tuple, job: Job, result: Result, window: Window, trace: Trace)
         _CALLS.clear()
     parameter = formulas.PARAMETERS.get(type(trace))
     tolerance = float(job.tolerance or 0)
-    _CALLS[key] = Call(result.form, result.runs, fields, job.dtype, parameter, tolerance)
+    nothing = len(window)
+    places = [nothing if name is None else window._fields.index(name) for name in fields]
+    _CALLS[key] = Call(result.form, result.runs, itemgetter(*places), job.dtype, parameter, tolerance)
 
 
 def _fields(job: Job, window: Window) -> tuple[str | None, ...] | None:

@@ -23,10 +23,12 @@ from offtrace.returns.gpu.rows import (
     GIVEN,
     SOFT_WATKINS,
     WATKINS,
+    action_ahead,
     ends,
     factor,
     fits,
     lambda_of_next,
+    load_rows,
     places,
     read_policy,
     taken,
@@ -36,27 +38,40 @@ from offtrace.returns.gpu.rows import (
 
 
 @triton.jit
-def pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode: tl.constexpr):
-    """Return m and b of the rows of a tile, where they are in memory, and which of them look wrong."""
+def pairs_of_tile(w, action, above, first, n, batch, lambda_, parameter, tolerance, mode: tl.constexpr):
+    """Return m and b of the rows of a tile, where they are in memory, which of them look wrong, and the next actions.
+
+    `action` has the actions of steps t+1, which were loaded with the tile before: where Q(x, a) is depends on them.
+    """
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
+    there = in_batch & (t >= -1)
     reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
     discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
-    _, known, q_a, value, pi_a, mu_a = taken(w, is_real, goes_on, base, here, state, step, mode)
-    there = in_batch & (t >= -1)
-    ahead, total, greedy = read_policy(w, is_real, there, value, base, here, state, parameter, tolerance, mode)
-
-    if mode.kind == GIVEN:
+    known, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
+    lambda_next = lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode)
+    if w.c is not None:
         c = tl.load(w.c + base + step + here, goes_on, 0.0).to(real)
-    else:
+    if w.expected_q is not None:
+        successor = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
+    following = action_ahead(w, t - mode.steps, in_batch, base - mode.steps * step, here, step, n)
+    # All loads are on their way before one is waited for. Without the barrier the compiler moves the single numbers
+    # behind the sums, and before the rows they do not wait for registers.
+    rows = load_rows(w, there, base, here, state, mode)
+    tl.debug_barrier()
+
+    ahead, total, greedy = read_policy(rows, value, parameter, tolerance, mode)
+    if w.expected_q is not None:
+        ahead = successor
+    if mode.kind != GIVEN:
         if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
             c = greedy
         else:
             c = factor(pi_a, mu_a, parameter, mode)
-        c = times(lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode), c)
+        c = times(lambda_next, c)
     c = tl.where(continues, c, 0.0)
     m = times(discount, c)
     if mode.corrections:
@@ -69,7 +84,7 @@ def pairs_of_tile(w, above, first, n, batch, lambda_, parameter, tolerance, mode
         bad = wrong_rows(w, is_real, goes_on, continues, reward, discount, ahead, total, known, q_a, pi_a, mu_a,
                          tolerance, mode)  # fmt: skip
         bad = bad | ~fits(c, mode)
-    return t, in_batch, base, here, m, b, bad
+    return t, in_batch, base, here, m, b, bad, following
 
 
 @triton.jit
@@ -133,9 +148,11 @@ def one_pass(w, out, m_out, gain, total_m, total_b, strange, n, batch, chunk_ste
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, num_steps)
+    t, in_batch, base, here, _ = places(n - start, first, n, batch, mode)
+    action = action_ahead(w, t, in_batch, base, here, 1 if mode.batch_major else batch, n)
     for done in tl.range(start, end, STEPS, num_stages=STAGES):
-        t, in_batch, base, here, m, b, bad = pairs_of_tile(
-            w, n - done, first, n, batch, lambda_, parameter, tolerance, mode
+        t, in_batch, base, here, m, b, bad, action = pairs_of_tile(
+            w, action, n - done, first, n, batch, lambda_, parameter, tolerance, mode
         )
         g, along = folded(m, b, carried, mode)
         carried = at_earliest(g, mode)
@@ -193,8 +210,9 @@ def add_carried(out, gain, ends_of_chunks, strange, n, batch, chunk_steps, mode:
             value = behind[None, :]
         reach = tl.load(gain + at, there, 0.0).to(tl.float64)
         needed = there & (reach != 0)
-        g = tl.load(out + at, needed, 0.0).to(tl.float64) + times(reach, value)
-        tl.store(out + at, g, needed)
+        before = tl.load(out + at, needed, 0.0)
+        g = before.to(tl.float64) + times(reach, value)
+        tl.store(out + at, g, needed & (g.to(before.dtype) != before))  # often what is added is less than rounding
         if strange is not None:
             bad = needed & ~fits(g, mode)
             if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:

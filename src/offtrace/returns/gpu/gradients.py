@@ -30,11 +30,13 @@ from offtrace.returns.gpu.rows import (
     SOFT_WATKINS,
     TREE_BACKUP,
     WATKINS,
+    action_ahead,
     divided,
     ends,
     factor,
     is_finite,
     lambda_of_next,
+    load_rows,
     matches,
     places,
     policy_and_values,
@@ -125,9 +127,13 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
     discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
     e_t = tl.load(e + base + here, is_real, 0.0).to(real)
-    action, _, q_a, value, pi_a, mu_a = taken(w, is_real, goes_on, base, here, state, step, mode)
+    action = action_ahead(w, t, in_batch, base, here, step, n)
+    _, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
     there = in_batch & (t >= -1)
-    ahead, _, greedy = read_policy(w, is_real, there, value, base, here, state, parameter, 0.0, mode)
+    rows = load_rows(w, there, base, here, state, mode)
+    ahead, _, greedy = read_policy(rows, value, parameter, 0.0, mode)
+    if w.expected_q is not None:
+        ahead = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
 
     lambda_next = lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode)
     if mode.kind == GIVEN:

@@ -10,12 +10,11 @@ from torch import Tensor
 from offtrace.returns.gpu import fold, trajectory_aware
 from offtrace.returns.gpu.gradients import Gradients, gradients
 from offtrace.returns.gpu.plans import (
-    ADD_TILES,
     JOIN_PROGRAMS,
-    FoldMode,
+    AddPlan,
     FoldPlan,
     Plan,
-    add_tile,
+    add_plan,
     fold_plan,
     gradient_plan,
     parts,
@@ -159,7 +158,7 @@ class Form(NamedTuple):
     chunk_steps: int
     num_chunks: int
     mode: Mode
-    add_mode: FoldMode
+    add: AddPlan
     num_warps: int
     num_stages: int
 
@@ -170,8 +169,8 @@ class Form(NamedTuple):
         num_steps = n + mode.checks  # step −1 checks state 0
         chunk_steps = plan.steps * -(-num_steps // (plan.steps * plan.num_chunks))
         num_chunks = -(-num_steps // chunk_steps)
-        add_mode = FoldMode(*add_tile(n, batch, job.batch_major), job.batch_major, mode.double)
-        return cls(n, batch, chunk_steps, num_chunks, mode, add_mode, plan.num_warps, plan.num_stages)
+        add = add_plan(n, batch, chunk_steps, job.batch_major, mode.double)
+        return cls(n, batch, chunk_steps, num_chunks, mode, add, plan.num_warps, plan.num_stages)
 
 
 class Result(NamedTuple):
@@ -220,9 +219,9 @@ def run_form(
         return main, None, None
     join = join_chunks(total_m, total_b, again[1])
     arguments = (out, gain, total_b, strange, n, batch, chunk_steps)
-    num_pieces = -(-chunk_steps // (form.add_mode.steps * ADD_TILES))
-    grid = (-(-batch // form.add_mode.rows), num_chunks - 1, num_pieces)
-    return main, join, launch(fold.add_carried, grid, arguments, (form.add_mode, ADD_TILES), again=again[2])
+    mode, num_tiles = form.add
+    grid = (-(-batch // mode.rows), num_chunks - 1, -(-chunk_steps // (mode.steps * num_tiles)))
+    return main, join, launch(fold.add_carried, grid, arguments, (mode, num_tiles), again=again[2])
 
 
 def join_chunks(total_m: Tensor, total_b: Tensor, again: Run | None = None) -> Run | None:

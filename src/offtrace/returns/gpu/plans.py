@@ -21,7 +21,9 @@ SHORT = 32
 ADD_TILE = 1024
 """Rows of a tile where what is carried is added."""
 ADD_TILES = 4
-"""Tiles of a program there."""
+"""The most tiles of a program there."""
+ADD_PROGRAMS = 2048
+"""The fewest programs there, if there are as many tiles."""
 JOIN_PROGRAMS = 1024
 """The most programs that join chunks for one neighbour each."""
 
@@ -126,13 +128,23 @@ def gradient_plan(n: int, batch: int, width: int, batch_major: bool) -> Plan:
     return Plan(steps, rows, num_warps=max(1, size // 32) if width <= 32 else 4)
 
 
-def add_tile(n: int, batch: int, batch_major: bool) -> tuple[int, int]:
-    """Return the steps and neighbours of a tile where what is carried is added: several steps share what it is."""
+class AddPlan(NamedTuple):
+    """How what is carried is added: tiles of several steps, which share it, and tiles of a program."""
+
+    mode: FoldMode
+    num_tiles: int
+
+
+def add_plan(n: int, batch: int, chunk_steps: int, batch_major: bool, double: bool) -> AddPlan:
     if batch_major:
-        steps = min(ADD_TILE, power_of_2(n))
-        return steps, min(ADD_TILE // steps, power_of_2(batch))
-    rows = min(ADD_TILE // 4, power_of_2(batch))
-    return min(ADD_TILE // rows, power_of_2(n)), rows
+        steps = min(ADD_TILE, power_of_2(chunk_steps))
+        rows = min(ADD_TILE // steps, power_of_2(batch))
+    else:
+        rows = min(ADD_TILE // 4, power_of_2(batch))
+        steps = min(ADD_TILE // rows, power_of_2(chunk_steps))
+    all_tiles = -(-batch // rows) * -(-n // steps)
+    num_tiles = max(1, min(ADD_TILES, all_tiles // ADD_PROGRAMS, -(-chunk_steps // steps)))
+    return AddPlan(FoldMode(steps, rows, batch_major, double), num_tiles)
 
 
 def long_tile(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:

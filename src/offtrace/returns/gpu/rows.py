@@ -175,14 +175,28 @@ def policy_and_values(w, there, base, here, state, START: tl.constexpr, WIDTH: t
 
 
 @triton.jit
-def sums_over(w, there, value, base, here, state, parameter, tolerance,
-              START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):  # fmt: skip
+def load_rows(w, there, base, here, state, mode: tl.constexpr):
+    """Return π and Q of state t+1 for the first actions and for the others, if whole rows are read."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
+    p = tl.zeros((SIZE, 1), real)
+    values = p
+    other_p = p
+    other_values = p
+    if mode.reads_rows:
+        p, values = policy_and_values(w, there, base, here, state, 0, mode.head, mode)
+        if mode.tail > 0:
+            other_p, other_values = policy_and_values(w, there, base, here, state, mode.head, mode.tail, mode)
+    return p, values, other_p, other_values
+
+
+@triton.jit
+def sums_over(p, values, value, parameter, tolerance, START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):
     """Return what is summed up over some of the actions of state t+1.
 
     E_π Q(x, ·);  Σ π, which is NaN if one of them is no probability;  what Watkins's traces read: max Q(x, ·),
     or the share of π that the action taken, whose Q is `value`, nearly matches
     """
-    p, values = policy_and_values(w, there, base, here, state, START, WIDTH, mode)
     expected = tl.sum(tl.where(p != 0, p * values, 0.0), 1)
     total = expected
     if mode.checks:
@@ -205,20 +219,18 @@ def matches(p, values, value, parameter):
 
 
 @triton.jit
-def read_policy(w, is_real, there, value, base, here, state, parameter, tolerance, mode: tl.constexpr):
-    """Return the sums of `sums_over` over all actions; E_π Q is `expected_q` where that is given."""
+def read_policy(rows, value, parameter, tolerance, mode: tl.constexpr):
+    """Return the sums of `sums_over` over all actions of the rows that were loaded."""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     expected = tl.zeros((SIZE,), real)
     total = tl.full((SIZE,), 1.0, real)
     greedy = expected
     if mode.reads_rows:
-        expected, total, greedy = sums_over(
-            w, there, value, base, here, state, parameter, tolerance, 0, mode.head, mode
-        )
+        expected, total, greedy = sums_over(rows[0], rows[1], value, parameter, tolerance, 0, mode.head, mode)
         if mode.tail > 0:
             expected_2, total_2, greedy_2 = sums_over(
-                w, there, value, base, here, state, parameter, tolerance, mode.head, mode.tail, mode
+                rows[2], rows[3], value, parameter, tolerance, mode.head, mode.tail, mode
             )
             expected += expected_2
             total += total_2
@@ -226,22 +238,26 @@ def read_policy(w, is_real, there, value, base, here, state, parameter, toleranc
     if mode.kind == WATKINS:
         own = tl.where(value == value, value, float("-inf"))
         greedy = tl.where(own == greedy, 1.0, 0.0)
-    expected = expected.to(real)
-    if w.expected_q is not None:
-        expected = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
-    return expected, total, greedy.to(real)
+    return expected.to(real), total, greedy.to(real)
 
 
 @triton.jit
-def taken(w, is_real, goes_on, base, here, state, step, mode: tl.constexpr):
-    """Return the action of step t+1, whether it exists, Q of it, Q of it in `q` if a trace reads that, π and μ."""
+def action_ahead(w, t, in_batch, base, here, step, n):
+    """Return the action of step t+1, whatever it is; 0 if there is no such step."""
+    action = tl.zeros(t.shape, tl.int64)
+    if w.a is not None:
+        action = tl.load(w.a + base + step + here, in_batch & (t >= -1) & (t + 1 < n), 0).to(tl.int64)
+    return action
+
+
+@triton.jit
+def taken(w, action, is_real, goes_on, base, here, state, step, mode: tl.constexpr):
+    """Return whether the action of step t+1 exists, Q of it, Q of it in `q` if a trace reads that, π and μ."""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     one = tl.full((SIZE,), 1.0, real)
-    action = tl.zeros((SIZE,), tl.int64)
     known = goes_on
     if w.a is not None:
-        action = tl.load(w.a + base + step + here, goes_on, 0).to(tl.int64)
         known = goes_on & (action >= 0) & (action < mode.num_actions)
     cell = (here + state) * mode.num_actions + action
     if w.q_a is not None:
@@ -263,7 +279,7 @@ def taken(w, is_real, goes_on, base, here, state, step, mode: tl.constexpr):
         pi_a = tl.load(w.pi + base * mode.num_actions + cell, known, 0.0).to(likelihood)
     if mode.reads_mu:
         mu_a = tl.load(w.mu_a + base + step + here, goes_on, 1.0).to(likelihood)
-    return action, known, q_a, value, pi_a, mu_a
+    return known, q_a, value, pi_a, mu_a
 
 
 @triton.jit

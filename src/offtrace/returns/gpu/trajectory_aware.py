@@ -19,7 +19,18 @@ import triton
 import triton.language as tl
 
 from offtrace import likelihoods
-from offtrace.returns.gpu.rows import ends, fits, places, read_policy, taken, tile_of_program, times, wrong_rows
+from offtrace.returns.gpu.rows import (
+    action_ahead,
+    ends,
+    fits,
+    load_rows,
+    places,
+    read_policy,
+    taken,
+    tile_of_program,
+    times,
+    wrong_rows,
+)
 from offtrace.traces import formulas
 
 SMALLEST_LOG = tl.constexpr(likelihoods.SMALLEST_LOG)
@@ -49,9 +60,12 @@ def all_steps(w, one_step, q_taken, log_ratio, strange, n, batch, tolerance: tl.
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
     reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
     discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
-    _, known, q_a, value, pi_a, mu_a = taken(w, is_real, goes_on, base, here, state, step, mode)
+    action = action_ahead(w, t, in_batch, base, here, step, n)
+    known, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
     there = in_batch & (t >= -1)
-    ahead, total, _ = read_policy(w, is_real, there, value, base, here, state, tolerance, tolerance, mode)
+    ahead, total, _ = read_policy(load_rows(w, there, base, here, state, mode), value, tolerance, tolerance, mode)
+    if w.expected_q is not None:
+        ahead = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
     now = tl.where(is_real, reward + times(discount, ahead), 0.0)
     tl.store(one_step + base + here, now, in_batch & (t >= 0))
     has_next = there & (t + 1 < n)
