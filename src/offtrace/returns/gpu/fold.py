@@ -58,10 +58,11 @@ def pairs_of_tile(w, action, above, first, n, batch, lambda_, parameter, toleran
     if w.expected_q is not None:
         successor = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
     following = action_ahead(w, t - mode.steps, in_batch, base - mode.steps * step, here, step, n)
-    # All loads are on their way before one is waited for. Without the barrier the compiler moves the single numbers
-    # behind the sums, and before the rows they do not wait for registers.
     rows = load_rows(w, there, base, here, state, mode)
-    tl.debug_barrier()
+    if not mode.pipelined:
+        # All loads are on their way before one is waited for: without the barrier the compiler moves the single
+        # numbers behind the sums, and behind the rows they would wait for registers.
+        tl.debug_barrier()
 
     ahead, total, greedy = read_policy(rows, value, parameter, tolerance, mode)
     if w.expected_q is not None:

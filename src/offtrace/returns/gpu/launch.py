@@ -144,6 +144,7 @@ class Job(NamedTuple):
             takes_densities=self.kind in (formulas.GIVEN, *TAKE_DENSITIES),
             checks=checks,
             double=self.dtype is torch.float64,
+            pipelined=plan.num_stages > 1,
             eviction=plan.eviction,
             steps=plan.steps,
             rows=plan.rows,

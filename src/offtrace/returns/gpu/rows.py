@@ -77,6 +77,8 @@ class Mode(NamedTuple):
     checks: bool
     double: bool
     """The result is float64, and so are all numbers. Otherwise only what is carried from step to step is."""
+    pipelined: bool
+    """The compiler loads tiles ahead, through shared memory."""
     eviction: str
     """Hint for the cache about rows of Q and π."""
     steps: int
