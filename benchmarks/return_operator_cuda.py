@@ -9,6 +9,7 @@ computes advantages, too.
 """
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -71,8 +72,8 @@ def ours_jax(shape: Shape) -> Function:
 def rl_triton(shape: Shape) -> Function:
     w = window(shape)
     import torch
-    from rl_triton import compute_retrace
 
+    compute_retrace = importlib.import_module("rl_triton").compute_retrace
     q_a = w["q"][:-1].gather(-1, w["a"][..., None]).squeeze(-1)
     steps = [w["pi"][:-1], w["mu_a"], q_a, w["q"][1:], w["a"], w["r"]]
     flags = [(w["discount"] == 0).float(), torch.zeros_like(w["r"])]

@@ -497,6 +497,19 @@ def test_a_second_call_goes_the_short_way(short_calls: list[str]) -> None:
     assert len(short_calls) == 3
 
 
+def test_a_fault_does_not_reach_the_next_call() -> None:
+    """All calls of a thread share one flag."""
+    w = plain()
+    wrong = windows.changed(w, "mu_a", (2, 1), 0.0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="`mu_a` must be above 0"):
+            gpu_kernels.targets(ot.Retrace(0.9), wrong)
+        np.testing.assert_allclose(
+            gpu_kernels.targets(ot.Retrace(0.9), w), ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12
+        )
+    assert not gpu_kernels.load("launch")._FLAGS.values.any()
+
+
 def test_a_second_call_with_chunks(short_calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     launch = gpu_kernels.load("launch")
     monkeypatch.setattr(launch, "plan_for", lambda *_: launch.Plan(2, 2, 3))
@@ -540,6 +553,35 @@ def test_what_does_not_go_the_short_way(short_calls: list[str]) -> None:
     assert gpu_kernels.on_tensors(ot.Retrace(0.9), given).requires_grad
     gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=True))
     assert not short_calls
+
+
+# -- without Triton ------------------------------------------------------------------------------------------
+
+WITHOUT_TRITON = """
+import sys
+import warnings
+
+import torch
+import offtrace as ot
+from offtrace.returns.torch_operator import kernels_of
+
+one = torch.ones(3)
+ot.targets(r=one, discount=one, q_a=one, expected_q=one, pi_a=one, mu_a=one, trace="retrace")
+assert "triton" not in sys.modules
+sys.modules["triton"] = None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    found = [kernels_of(torch.device("cuda")) for _ in range(2)]
+assert found == [None, None]
+(text,) = [str(warning.message) for warning in caught]
+print(text)
+"""
+
+
+def test_a_missing_triton_is_told_once_and_not_needed_by_the_cpu() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Triton cannot be imported, so the targets of CUDA tensors are computed by slower")
 
 
 # -- the compiler --------------------------------------------------------------------------------------------

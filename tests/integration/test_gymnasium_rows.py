@@ -1,11 +1,13 @@
 """Gymnasium environments as rows: against a plain loop in both autoreset modes, and faults of environments."""
 
+import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,6 +286,23 @@ def test_a_hang_ends_here() -> None:
     with pytest.raises(TimeoutError, match=STEP + r"no answer in 0.3 seconds"):
         play(rows)
     assert time.monotonic() - started < 3
+    rows.close()
+
+
+def test_without_a_limit_steps_run_in_this_thread() -> None:
+    """And faults are found as before."""
+    rows = rows_of(fault="raise", timeout=math.inf)
+    seen = []
+    real = rows._vector.env.step
+
+    def step(actions: np.ndarray) -> Any:
+        seen.append(threading.current_thread())
+        return real(actions)
+
+    rows._vector.env.step = step
+    with pytest.raises(RuntimeError, match=FAULTS["raise"]):
+        play(rows)
+    assert set(seen) == {threading.current_thread()}
     rows.close()
 
 

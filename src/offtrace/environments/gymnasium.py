@@ -76,8 +76,9 @@ class GymnasiumRows:
 
     A fault in one environment closes all of them, with an error that names environment, seed, step
     and action: `TimeoutError` if a call takes longer than `timeout` seconds, else `RuntimeError`.
-    No actor gets a row of that step. `check_bounds=False` accepts observations outside the declared
-    bounds.
+    No actor gets a row of that step. With `timeout=math.inf` there is no limit, and environments in
+    this process need no second thread. `check_bounds=False` accepts observations outside the
+    declared bounds.
 
     >>> with GymnasiumRows("CartPole-v1", num_actors=2, seed=0) as rows:
     ...     actor = rows.begin()

@@ -9,7 +9,7 @@ TILE_ROWS = 128
 WARPS = 2048
 """Warps that keep a device busy: about 16 for each of its multiprocessors."""
 NARROW = 8
-"""Rows of so many cells or fewer are read through shared memory, several tiles at once."""
+"""Where rows have so many cells or fewer, a warp has less on its way, so there are twice as many."""
 L2_BYTES = 150_000_000
 """Windows up to this size are read so that the cache keeps what is read again; larger ones are slower that way."""
 FOLD_TILE = 1024
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     """Chunks of time, each with programs of its own."""
     num_warps: int = 4
     num_stages: int = 1
-    """Tiles that are on their way at once."""
+    """Above 1, the compiler loads so many tiles ahead, through shared memory."""
     eviction: str = ""
     """Hint for the cache about rows of Q and π; "evict_first" leaves more of it to what is read again."""
 
@@ -79,19 +79,14 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Plan:
         steps = 1
     num_warps = max(1, min(4, steps * rows // 32)) if size >= 64 else 4
     num_groups = -(-batch // rows)
+    is_narrow = width <= NARROW
     num_chunks = 1
     if n > SHORT:
-        num_chunks = max(1, min(-(-WARPS // (num_groups * num_warps)), n // (2 * steps)))
-    is_narrow = width <= NARROW
+        all_warps = 2 * WARPS if is_narrow else WARPS
+        num_chunks = max(1, min(-(-all_warps // (num_groups * num_warps)), n // (2 * steps)))
     num_bytes = n * batch * (8 * width + 24)
-    return Plan(
-        steps,
-        rows,
-        num_chunks,
-        num_warps,
-        num_stages=3 if is_narrow and num_chunks > 1 else 1,
-        eviction="evict_first" if num_bytes <= L2_BYTES and not is_narrow else "",
-    )
+    is_small = num_bytes <= L2_BYTES and not is_narrow
+    return Plan(steps, rows, num_chunks, num_warps, eviction="evict_first" if is_small else "")
 
 
 class FoldMode(NamedTuple):
