@@ -222,7 +222,10 @@ def _against_baseline(comparison: Comparison) -> str:
     found = difference(comparison, ("retrace", last), (baseline, last), stretch)
     if found is None:
         return ""
-    return f"{named(baseline)}: Retrace({last:g}) minus {named(baseline)} is {with_interval(found)}."
+    sentence = f"{named(baseline)}: Retrace({last:g}) minus {named(baseline)} is {with_interval(found)}"
+    if found.low is None:
+        return f"{sentence}; there are too few seeds to tell them apart."
+    return f"{sentence}."
 
 
 def with_interval(found: Interval) -> str:
