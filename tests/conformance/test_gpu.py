@@ -6,6 +6,7 @@
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -553,6 +554,135 @@ def test_what_does_not_go_the_short_way(short_calls: list[str]) -> None:
     assert gpu_kernels.on_tensors(ot.Retrace(0.9), given).requires_grad
     gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=True))
     assert not short_calls
+
+
+# -- what a reviewer found -----------------------------------------------------------------------------------
+
+
+@each("name", ["a", "r", "discount"])
+def test_a_converted_argument_does_not_go_the_short_way(short_calls: list[str], name: str) -> None:
+    """The kernel was compiled for the dtype that it was converted to."""
+    w = windows.window(6, (3,), 4)
+    w["discount"] = np.ones((6, 3))
+    given = gpu_kernels.tensors(w)
+    given[name] = given[name].to(torch.uint8)
+    expected = ot.targets(**w | {name: w[name].astype(np.uint8)}, trace=ot.Retrace(0.9), validate=False)
+    for _ in range(2):
+        got = gpu_kernels.on_tensors(ot.Retrace(0.9), given, validate=False)
+        np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-12)
+    assert not short_calls
+
+
+def test_both_forms_are_checked_in_every_call(short_calls: list[str]) -> None:
+    steps = {name: np.full((6, 2), -0.5) for name in ("q_a", "expected_q", "log_pi_a", "log_mu_a")}
+    steps |= {name: np.full((6, 2), 0.5) for name in ("r", "discount", "pi_a")}
+    gpu_kernels.targets(ot.Retrace(0.9), steps)
+    with pytest.raises(ValueError, match="`pi_a` must be a probability"):
+        gpu_kernels.targets(ot.Retrace(0.9), steps | {"pi_a": np.full((6, 2), 1.7)})
+
+
+@each("trace", [ot.Retrace(0.9), ot.TreeBackup(0.9), ot.RBIS(0.9)])
+def test_of_two_forms_the_same_is_read(trace: ot.Trace) -> None:
+    """Their values should agree; here they do not, to see which one is read."""
+    steps = {name: np.full((6, 2), value) for name, value in [("pi_a", 0.1), ("mu_a", 0.5), ("r", 1.0)]}
+    steps |= {name: np.full((6, 2), -0.5) for name in ("log_pi_a", "log_mu_a", "q_a", "expected_q")}
+    steps["discount"] = np.full((6, 2), 0.9)
+    np.testing.assert_allclose(gpu_kernels.targets(trace, steps), ot.targets(**steps, trace=trace), rtol=1e-12)
+
+
+@each("num_chunks", [1, 3])
+def test_large_coefficients_cancel(num_chunks: int) -> None:
+    """With TD errors of 0 the targets are Q, though c Q and c G grow to 10¹¹ times that."""
+    n = 64
+    steps = {name: np.full((n, 1), 5.1, np.float32) for name in ("q_a", "expected_q")}
+    steps |= {"r": np.zeros((n, 1), np.float32), "discount": np.ones((n, 1), np.float32)}
+    steps |= {"pi_a": np.full((n, 1), 0.75, np.float32), "mu_a": np.full((n, 1), 0.5, np.float32)}
+    launch = gpu_kernels.load("launch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "plan_for", lambda *_: launch.Plan(4, 1, num_chunks))
+        got = gpu_kernels.targets(ot.ImportanceSampling(1.0), steps)
+        given = gpu_kernels.tensors({k: v for k, v in steps.items() if k not in ("pi_a", "mu_a")})
+        with gpu_kernels.in_use():
+            zero = ot.corrections(**given, c=torch.full_like(given["r"], 1.5))
+    np.testing.assert_allclose(got, 5.1, rtol=1e-4)
+    np.testing.assert_allclose(zero.cpu().numpy(), 0, atol=1e-6)
+
+
+def test_a_product_of_large_coefficients_may_be_beyond_float32() -> None:
+    """If what it is multiplied by is small enough."""
+    n = 600
+    steps = {name: np.zeros((n, 1), np.float32) for name in ("q_a", "expected_q", "r")}
+    steps |= {name: np.ones((n, 1), np.float32) for name in ("discount", "pi_a", "mu_a")}
+    steps["mu_a"][2:5] = 1e-14
+    steps["r"][-1] = 1e-10
+    got = gpu_kernels.targets(ot.ImportanceSampling(1.0), steps)
+    np.testing.assert_allclose(got, ot.targets(**steps, trace=ot.ImportanceSampling(1.0)), rtol=1e-5)
+
+
+def test_whole_numbers_as_coefficients() -> None:
+    """They are not rounded to the dtype of narrow rewards."""
+    steps = {name: torch.ones(3, dtype=torch.bfloat16) for name in ("q_a", "expected_q", "r", "discount")}
+    c = torch.full((3,), 257)
+    expected = ot.corrections(**steps, c=c)
+    on_device = {name: value.to(gpu_kernels.DEVICE) for name, value in steps.items()}
+    with gpu_kernels.in_use():
+        torch.testing.assert_close(ot.corrections(**on_device, c=c.to(gpu_kernels.DEVICE)).cpu(), expected)
+
+
+@each("name", ["mask", "reset", "a"])
+def test_a_change_before_the_backward_pass_is_noticed(name: str) -> None:
+    w = gpu_kernels.tensors(window_with_ends((7, 3, 4)))
+    w["q"].requires_grad_()
+    out = gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    w[name].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_nothing_is_checked_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the kernels do not serve the window."""
+    w = windows.changed(plain(), "mu_a", (2, 1), 0.0)
+    monkeypatch.setattr(gpu_kernels.load(), "is_capturing", lambda: True)
+    gpu_kernels.targets(ot.Retrace(0.9), w)
+    monkeypatch.setattr(gpu_kernels.load("jobs"), "MOST_ACTIONS", 1)
+    gpu_kernels.targets(ot.Retrace(0.9), w)
+
+
+def test_a_users_own_trace_is_called_once() -> None:
+    calls = []
+
+    def own(pi_a: torch.Tensor, mu_a: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return 0.5 * torch.clamp(pi_a / mu_a, max=1.0)
+
+    gpu_kernels.targets(own, plain())
+    assert len(calls) == 1
+
+
+def test_negative_views_and_empty_corrections() -> None:
+    w = gpu_kernels.tensors(plain())
+    expected = gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    w["r"] = torch._neg_view(-w["r"])
+    torch.testing.assert_close(gpu_kernels.on_tensors(ot.Retrace(0.9), w), expected)
+    nothing = torch.zeros(0, 2, device=gpu_kernels.DEVICE, requires_grad=True)
+    with gpu_kernels.in_use():
+        out = ot.corrections(q_a=nothing, expected_q=nothing, r=nothing, discount=nothing, c=nothing)
+    assert out.requires_grad
+
+
+def test_a_default_device_changes_nothing() -> None:
+    """The flag of the checks is in the host's memory; a thread makes its own."""
+    w = gpu_kernels.tensors(plain())
+    found = []
+
+    def work() -> None:
+        with torch.device("meta"):
+            found.append(gpu_kernels.on_tensors(ot.Retrace(0.9), w))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(found[0], gpu_kernels.on_tensors(ot.Retrace(0.9), w))
 
 
 # -- without Triton ------------------------------------------------------------------------------------------

@@ -1345,6 +1345,15 @@ def test_numpy_mixes_in_a_trace_too(way: str, name: str, other: Callable) -> Non
     np.testing.assert_allclose(take(c), [0.45, 0.9], rtol=1e-6)
 
 
+def test_only_lambda_is_a_tensor() -> None:
+    w = windows.window(6, (3,), 4)
+    got = ot.targets(**w, trace=ot.Retrace(torch.tensor(0.9)))
+    np.testing.assert_allclose(got, ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-6)
+    steps = windows.correction_arguments(6, (3,), dtype="float64")
+    expected = ot.corrections(**steps)
+    np.testing.assert_allclose(ot.corrections(**steps | {"c": torch.tensor(steps["c"])}), expected, rtol=1e-12)
+
+
 def test_jax_and_torch_do_not_mix() -> None:
     w = window()
     mixed = given(JAX, w) | {"r": torch.from_numpy(w["r"])}

@@ -34,6 +34,7 @@ def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool)
     wants_gradient = not stop_gradient and torch.is_grad_enabled() and _needs_gradient(given, trace)
     kernels = kernels_of(device_of(given))
     if kernels is not None:
+        validate = validate and not kernels.is_capturing()
         out = kernels.targets(given, trace, validate=validate, wants_gradient=wants_gradient)
         if out is not None:
             return out
@@ -73,9 +74,12 @@ def _targets_through_numpy(given: Window, trace: Trace, *, validate: bool) -> Te
 def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
     """Return Δ_t for every row of a window, from given coefficients; differentiable."""
     if not in_torch_transform():
-        kernels = kernels_of(device_of(given, c))
+        kernels = kernels_of(device_of(given))
         if kernels is not None:
-            return kernels.corrections(given, c, validate=validate)
+            validate = validate and not kernels.is_capturing()
+            out = kernels.corrections(given, c, validate=validate)
+            if out is not None:
+                return out
     window, _ = ready(given)
     shape(window)
     c = step_tensor("c", c, window)
@@ -247,11 +251,11 @@ def ready(given: Window, *, widens: bool = True) -> tuple[Window, float]:
     return Window(*found), tol
 
 
-def device_of(given: Window, *others: Any) -> torch.device:
-    """Return the device of the first tensor; the others are moved there."""
+def device_of(given: Window) -> torch.device:
+    """Return the device of the first tensor, to which the others are moved; the CPU if only λ is a tensor."""
     if isinstance(given.r, Tensor):
         return given.r.device
-    return next(value.device for value in (*given, *others) if isinstance(value, Tensor))
+    return next((value.device for value in given if isinstance(value, Tensor)), torch.device("cpu"))
 
 
 def _is_ready(given: Window) -> bool:
@@ -265,11 +269,9 @@ def _is_ready(given: Window) -> bool:
     )
 
 
-def step_tensor(name: str, value: Any, window: Window, *, widens: bool = True) -> Tensor:
-    """Return a tensor of one number per step on the window's device, and in its dtype unless that may differ."""
-    tensor = _readable(name, value).to(device=window.r.device)
-    if widens or not (tensor.is_floating_point() and tensor.dtype in _KEPT):
-        tensor = tensor.to(window.r.dtype)
+def step_tensor(name: str, value: Any, window: Window, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a tensor of one number per step on the window's device, by default in its dtype."""
+    tensor = _readable(name, value).to(device=window.r.device, dtype=dtype or window.r.dtype)
     if tensor.shape != window.r.shape:
         raise ValueError(f"`{name}` must have the shape of `r`, {tuple(window.r.shape)}; got {tuple(tensor.shape)}.")
     return tensor

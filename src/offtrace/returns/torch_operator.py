@@ -146,6 +146,6 @@ def kernels_of(device: torch.device) -> ModuleType | None:
             stacklevel=4,
         )
         return None
-    if torch.cuda.get_device_capability(device) < (7, 0):
+    if torch.version.hip or torch.cuda.get_device_capability(device) < (7, 0):
         return None
     return gpu

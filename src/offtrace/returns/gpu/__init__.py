@@ -17,7 +17,8 @@ from offtrace.returns import checks
 from offtrace.returns import torch as on_torch
 from offtrace.returns.gpu import calls, launch
 from offtrace.returns.gpu.autograd import differentiable_targets
-from offtrace.returns.gpu.jobs import corrections_job, has_both_forms, job_for, widened
+from offtrace.returns.gpu.jobs import corrections_job, dtype_of_coefficients, has_both_forms, job_for, widened
+from offtrace.returns.gpu.launch import Job
 from offtrace.returns.window import Window, check_given, coefficients, shape
 from offtrace.traces import TRACES, Trace
 
@@ -25,10 +26,8 @@ from offtrace.traces import TRACES, Trace
 def targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool) -> Tensor | None:
     """Return the targets of a window; None if the kernels do not serve it.
 
-    With `validate` the host waits for the device once. Nothing is checked while a CUDA graph is captured.
+    With `validate` the host waits for the device once.
     """
-    if validate and _is_capturing():
-        validate = False
     device = on_torch.device_of(given)
     if device.index != _current_device(device):
         with torch.cuda.device(device):
@@ -39,48 +38,43 @@ def targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool
 def _targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool) -> Tensor | None:
     key = None if wants_gradient else calls.key_of(given, trace, validate)
     out = None if key is None else calls.run(key, given, trace)
+    c = None
     if out is None:
         window, tolerance = on_torch.ready(given, widens=False)
         shape(window)
         check_given(window, trace)
-        checked = tolerance if validate else None
         with torch.set_grad_enabled(wants_gradient):
-            out = _compute(key, window, trace, checked, wants_gradient=wants_gradient)
-    if out is not None and validate:
+            job = job_for(window, trace, tolerance=tolerance if validate else None)
+            if job is None or (wants_gradient and not trace.markov):
+                return None
+            out = _compute(job, trace, wants_gradient=wants_gradient, key=key, given=given)
+        c = job.w.c
+    if validate:
         is_users_own = type(trace) not in TRACES.values()
-        if launch.flag_was_set(out) or is_users_own:
-            _raise(given, trace, out)
+        if launch.flag_was_set(out) or is_users_own or has_both_forms(given):
+            _raise(given, trace, out, c)
     return out
 
 
-def _compute(
-    key: tuple | None, window: Window, trace: Trace, tolerance: float | None, *, wants_gradient: bool
-) -> Tensor | None:
+def _compute(job: Job, trace: Trace, *, wants_gradient: bool, key: tuple | None, given: Window) -> Tensor:
     """Return the targets by the long way."""
-    job = job_for(window, trace, tolerance=tolerance)
-    if job is None or (wants_gradient and not trace.markov):
-        return None
-    if tolerance is not None and has_both_forms(window):
-        checks.check(widened(window), trace, tol=tolerance)
     if wants_gradient:
         return differentiable_targets(job, trace)
     if not trace.markov:
         return launch.trajectory_aware_targets(job).out
     result = launch.targets(job)
     if key is not None:
-        calls.remember(key, job, result, window, trace)
+        calls.remember(key, job, result, given, trace)
     return result.out
 
 
-def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor:
-    """Return the corrections of a window from given coefficients."""
+def corrections(given: Window, c: Tensor, *, validate: bool) -> Tensor | None:
+    """Return the corrections of a window from given coefficients; None for an empty window."""
     window, tolerance = on_torch.ready(given, widens=False)
     shape(window)
-    c = on_torch.step_tensor("c", c, window, widens=False)
+    c = on_torch.step_tensor("c", c, window, dtype=dtype_of_coefficients(c, window))
     if c.numel() == 0:
-        return torch.empty_like(window.r, dtype=widened(window).r.dtype)
-    if validate and _is_capturing():
-        validate = False
+        return None
     with torch.cuda.device(window.r.device if window.r.is_cuda else -1):
         job = corrections_job(window, c, tolerance=tolerance if validate else None)
         if torch.is_grad_enabled() and any(value is not None and value.requires_grad for value in job.w):
@@ -105,16 +99,18 @@ def _current_device(device: torch.device) -> int | None:
     return torch.cuda.current_device() if device.type == "cuda" else device.index
 
 
-def _is_capturing() -> bool:
-    """Return whether a CUDA graph is captured, which must not wait for the device."""
+def is_capturing() -> bool:
+    """Return whether a CUDA graph is captured, which must not wait for the device: then nothing is checked."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def _raise(given: Window, trace: Trace, out: Tensor) -> None:
-    """Raise the error for the rule that is broken, if one is."""
+def _raise(given: Window, trace: Trace, out: Tensor, c: Tensor | None) -> None:
+    """Raise the error for the rule that is broken, if one is; `c` if it was computed."""
     with torch.no_grad():
         window, tolerance = on_torch.ready(given)
         checks.check(window, trace, tol=tolerance)
         if trace.markov:
-            checks.check_coefficients(window, trace, coefficients(window, trace), tol=tolerance)
+            if c is None:
+                c = coefficients(window, trace)
+            checks.check_coefficients(window, trace, c, tol=tolerance)
         checks.check_result(window, out)

@@ -10,6 +10,7 @@ from offtrace.returns import torch as on_torch
 from offtrace.returns.gpu import launch
 from offtrace.returns.gpu.gradients import Gradients
 from offtrace.returns.gpu.launch import Job, Result
+from offtrace.returns.gpu.rows import Inputs
 from offtrace.returns.window import Window, coefficients, value_of_taken, without_unread_rows
 from offtrace.traces import Trace
 
@@ -27,18 +28,18 @@ class _Targets(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, trace: Trace | None, *inputs: Tensor | None) -> Tensor:
         result = launch.targets(job, keeps_m=True)
-        ctx.save_for_backward(*inputs, result.out, result.m)
-        # Without the tensors that have gradients: they are saved above, where PyTorch sees that they do not change.
-        ctx.job = job._replace(w=job.w._replace(**dict.fromkeys(DIFFERENTIABLE)))
+        # PyTorch sees whether what is saved here is changed before the backward pass.
+        ctx.save_for_backward(*job.w, result.out, result.m)
+        ctx.job = job._replace(w=None)
         ctx.trace = trace
         return result.out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, out, m = ctx.saved_tensors
+        job = ctx.job._replace(w=Inputs(*inputs))
+        given = {name: getattr(job.w, name) for name in DIFFERENTIABLE}
         wants = dict(zip(DIFFERENTIABLE, ctx.needs_input_grad[2:], strict=True))
-        given = dict(zip(DIFFERENTIABLE, inputs, strict=True))
-        job = ctx.job._replace(w=ctx.job.w._replace(**given))
         if torch.is_grad_enabled():  # with `create_graph=True`
             found = _by_operations(job, ctx.trace, given, wants, gradients[0])
         else:

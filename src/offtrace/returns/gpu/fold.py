@@ -74,11 +74,15 @@ def pairs_of_tile(w, action, above, first, n, batch, lambda_, parameter, toleran
             c = factor(pi_a, mu_a, parameter, mode)
         c = times(lambda_next, c)
     c = tl.where(continues, c, 0.0)
-    m = times(discount, c)
+    # In float64, where a product of two float32 is exact: c Q and c G are large if c is, and cancel each other.
+    wide = c.to(tl.float64)
+    gamma = discount.to(tl.float64)
+    m = times(gamma, wide)
     if mode.corrections:
-        b = tl.where(is_real, reward + times(discount, ahead) - q_a, 0.0)
+        b = reward + times(gamma, ahead.to(tl.float64)) - q_a
     else:
-        b = tl.where(is_real, reward + times(discount, ahead - times(c, q_a)), 0.0)
+        b = reward + times(gamma, ahead.to(tl.float64) - times(wide, q_a.to(tl.float64)))
+    b = tl.where(is_real, b, 0.0)
 
     bad = tl.zeros((SIZE,), tl.int1)
     if mode.checks:

@@ -7,7 +7,7 @@ they are: the kernels read float16, bfloat16, float32 and float64, and compute i
 import torch
 from torch import Tensor
 
-from offtrace.returns.gpu.launch import MOST_ACTIONS, READ_MU, Job
+from offtrace.returns.gpu.launch import MOST_ACTIONS, MOST_STEPS, READ_MU, TRAJECTORY_AWARE, Job
 from offtrace.returns.gpu.rows import Inputs
 from offtrace.returns.torch import step_tensor
 from offtrace.returns.window import (
@@ -27,6 +27,8 @@ def job_for(window: Window, trace: Trace, *, tolerance: float | None) -> Job | N
     kind = formulas.KINDS.get(type(trace), formulas.GIVEN)
     rows = window.pi if window.q is None else window.q
     if window.r.numel() == 0 or (rows is not None and rows.shape[-1] > MOST_ACTIONS):
+        return None
+    if window.r.shape[0] > MOST_STEPS:
         return None
     if not trace.markov and kind == formulas.GIVEN:  # a user's own β
         return None
@@ -84,6 +86,13 @@ def corrections_job(window: Window, c: Tensor, *, tolerance: float | None) -> Jo
     )
 
 
+def dtype_of_coefficients(c: object, window: Window) -> torch.dtype:
+    """Return the dtype in which given coefficients are read: their own if they are floats."""
+    if isinstance(c, Tensor) and c.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        return c.dtype
+    return _dtype_of(window)
+
+
 def _dtype_of(window: Window) -> torch.dtype:
     """Return the widest floating dtype of a window, at least float32."""
     is_double = any(value is not None and value.dtype is torch.float64 for value in window)
@@ -111,17 +120,17 @@ def has_both_forms(window: Window) -> bool:
 def _likelihoods(window: Window, kind: int) -> tuple[Tensor | None, Tensor | None, bool]:
     """Return π(a|x) and μ(a|x) as far as they are given and read, and whether they are logarithms.
 
-    π is passed on even if the trace does not read it, as it is checked.
+    π is passed on even if the trace does not read it, as it is checked. Where both forms are given, trajectory-aware
+    traces read logarithms and the others probabilities, as in `Likelihoods`.
     """
-    pi_a = window.pi_a
-    mu_a = window.mu_a
-    logs = window.log_pi_a is not None
-    if logs:
-        pi_a = window.log_pi_a
-    if kind not in READ_MU:
-        return pi_a, None, logs
-    if logs == (window.log_mu_a is not None):
-        return pi_a, window.log_mu_a if logs else mu_a, logs
+    reads_mu = kind in READ_MU
+    has_logs = window.log_pi_a is not None and (window.log_mu_a is not None or not reads_mu)
+    has_probabilities = window.log_pi_a is None or window.pi_a is not None
+    has_probabilities = has_probabilities and (window.mu_a is not None or not reads_mu)
+    if has_logs and (kind in TRAJECTORY_AWARE or not has_probabilities):
+        return window.log_pi_a, window.log_mu_a if reads_mu else None, True
+    if has_probabilities:
+        return window.pi_a, window.mu_a if reads_mu else None, False
     both = likelihoods_of(widened(window))  # one of each kind: both become logarithms
     return both.log_pi_a, both.log_mu_a, True
 
@@ -144,7 +153,7 @@ def _lambda_of(trace: Trace, kind: int, r: Tensor) -> tuple[float, Tensor | None
 
 def _in_one_layout(given: dict[str, Tensor | None]) -> tuple[bool, dict[str, Tensor]]:
     """Return whether the window is batch-major in memory, and its tensors, copied if they have no common layout."""
-    tensors = {name: value for name, value in given.items() if value is not None}
+    tensors = {name: value.resolve_neg() for name, value in given.items() if value is not None}
     if all(value.is_contiguous() for value in tensors.values()):
         return False, tensors
     if all(_is_batch_major(name, value) for name, value in tensors.items()):

@@ -27,11 +27,16 @@ from offtrace.traces import formulas
 
 MOST_ACTIONS = 8192
 """A program takes whole rows of actions."""
+MOST_STEPS = 2**31 - 2**22
+"""Steps are counted in 32 bits, up to the end of the last chunk."""
 
 # What the kernels read for a trace is what its class states.
 GREEDY = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_q)
 READ_PI = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_pi)
 READ_MU = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_mu)
+TRAJECTORY_AWARE = tuple(kind for cls, kind in formulas.KINDS.items() if not cls.markov)
+GROWING = (formulas.GIVEN, formulas.KIND_IS, formulas.KIND_Q_SIGMA)
+"""c may be above 1, and then sums over a chunk are much larger than what they add up to: they stay float64."""
 TAKE_DENSITIES = tuple(kind for cls, kind in formulas.KINDS.items() if cls.takes_densities)
 
 
@@ -72,8 +77,9 @@ def launch(
         return None
     if len(_COMPILED) >= MOST_COMPILED:
         _COMPILED.clear()
-    _COMPILED[key] = compiled[grid]
-    return _COMPILED[key]
+    run = compiled[grid]
+    _COMPILED[key] = run
+    return run
 
 
 def _types(arguments: tuple) -> list:
@@ -209,7 +215,10 @@ def run_form(
     n, batch, chunk_steps, num_chunks = form[:4]
     strange = flag_of(out) if form.mode.checks else None
     gain = total_m = total_b = None
+    result = out
     if num_chunks > 1:
+        if form.mode.kind in GROWING:
+            out = torch.empty_like(out, dtype=torch.float64)
         gain = torch.empty_like(out)
         total_m = torch.empty((num_chunks, batch), dtype=torch.float64, device=out.device)
         total_b = torch.empty_like(total_m)
@@ -222,7 +231,10 @@ def run_form(
     arguments = (out, gain, total_b, strange, n, batch, chunk_steps)
     mode, num_tiles = form.add
     grid = (-(-batch // mode.rows), num_chunks - 1, -(-chunk_steps // (mode.steps * num_tiles)))
-    return main, join, launch(fold.add_carried, grid, arguments, (mode, num_tiles), again=again[2])
+    add = launch(fold.add_carried, grid, arguments, (mode, num_tiles), again=again[2])
+    if out is not result:
+        result.copy_(out)
+    return main, join, add
 
 
 def join_chunks(total_m: Tensor, total_b: Tensor, again: Run | None = None) -> Run | None:
@@ -246,7 +258,7 @@ def flag_of(like: Tensor) -> Tensor:
     """
     found = getattr(_FLAGS, "flag", None)
     if found is None:
-        found = torch.zeros(4, dtype=torch.int32, pin_memory=like.is_cuda)
+        found = torch.zeros(4, dtype=torch.int32, device="cpu", pin_memory=like.is_cuda)
         _FLAGS.flag = found
         _FLAGS.values = found.numpy()
     return found
