@@ -4,7 +4,8 @@ rows.py               what a kernel reads of a row, and the formulas of the trac
 fold.py               the forward kernels
 gradients.py          the backward kernel
 trajectory_aware.py   traces that depend on the start of a trajectory
-launch.py             how a window is shared out among programs
+plans.py              how a window is shared out among programs
+launch.py             launches the kernels
 jobs.py               from the arguments of `targets` to a job
 calls.py              the short way for a window like one before
 autograd.py           the gradient as PyTorch calls it
