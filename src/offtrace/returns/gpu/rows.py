@@ -76,7 +76,7 @@ class Mode(NamedTuple):
     """Logarithms may be above 0."""
     checks: bool
     double: bool
-    """The result is float64, and so are all numbers. Otherwise only what is carried from step to step is."""
+    """The result is float64, and so are all numbers. Otherwise only products with c and what is carried are."""
     pipelined: bool
     """The compiler loads tiles ahead, through shared memory."""
     eviction: str
