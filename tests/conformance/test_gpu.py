@@ -642,10 +642,11 @@ def test_a_change_before_the_backward_pass_is_noticed(name: str) -> None:
 def test_nothing_is_checked_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the kernels do not serve the window."""
     w = windows.changed(plain(), "mu_a", (2, 1), 0.0)
+    expected = ot.targets(**w, trace=ot.Retrace(0.9), validate=False)
     monkeypatch.setattr(gpu_kernels.load(), "is_capturing", lambda: True)
-    gpu_kernels.targets(ot.Retrace(0.9), w)
-    monkeypatch.setattr(gpu_kernels.load("jobs"), "MOST_ACTIONS", 1)
-    gpu_kernels.targets(ot.Retrace(0.9), w)
+    for most_actions in (8192, 1):
+        monkeypatch.setattr(gpu_kernels.load("jobs"), "MOST_ACTIONS", most_actions)
+        np.testing.assert_allclose(gpu_kernels.targets(ot.Retrace(0.9), w), expected, rtol=1e-12)
 
 
 def test_a_users_own_trace_is_called_once() -> None:
