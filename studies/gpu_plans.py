@@ -1,6 +1,7 @@
-"""Which plan of the CUDA kernels is fastest for a window? For choosing the defaults in `returns/gpu/launch.py`.
+"""Which plan of the CUDA kernels is fastest for a window? For choosing the defaults in `returns/gpu/plans.py`.
 
     python studies/gpu_plans.py [--seconds 120]
+    python studies/gpu_plans.py --held-out         # the defaults on windows that they were not chosen on
 
 Times are those of CUDA graphs, which leave out Python: medians of 7 repeats, as shares of the bandwidth of a copy of
 as many bytes in the same run. Every plan is first compared with a float64 reference. All cores compile.
@@ -43,6 +44,20 @@ SHAPES: list[Shape] = [
     (16, 1048576, 4),
     (32, 262144, 6),
 ]
+HELD_OUT: list[Shape] = [
+    (2500, 4000, 4),
+    (40000, 200, 4),
+    (500, 5000, 4),
+    (3000, 1500, 5),
+    (5000, 640, 6),
+    (700, 25000, 7),
+    (20000, 300, 9),
+    (150, 30000, 12),
+    (12000, 900, 15),
+    (60000, 100, 18),
+    (100, 9000, 18),
+    (50, 100000, 5),
+]
 TILES = [
     (1, 32, 1),
     (1, 64, 2),
@@ -64,10 +79,11 @@ ERROR = 1e-5
 
 
 def plans(shape: Shape) -> Iterator[Plan]:
-    """Yield the plans to compare: tiles, stages, and the number of warps that time is cut into chunks for."""
+    """Yield the plans to compare: tiles, loads ahead, and the number of warps that time is cut into chunks for."""
     n, batch, _ = shape
     seen = set()
-    for (steps, rows, num_warps), all_warps, num_stages in itertools.product(TILES, (1024, 2048, 4096, 8192), (1, 3)):
+    all_plans = itertools.product(TILES, (1024, 2048, 4096, 8192), (False, True))
+    for (steps, rows, num_warps), all_warps, loads_ahead in all_plans:
         if rows > batch or (rows < 32 and batch >= 1024):
             continue
         num_groups = -(-batch // rows)
@@ -75,7 +91,7 @@ def plans(shape: Shape) -> Iterator[Plan]:
         num_chunks = min(max(1, all_warps // (num_groups * num_warps)), num_tiles)
         if num_chunks > 1 and -(-num_tiles // num_chunks) < 2:
             continue
-        plan = Plan(steps, rows, num_chunks, num_warps, num_stages)
+        plan = Plan(steps, rows, num_chunks, num_warps, loads_ahead)
         if plan not in seen:
             seen.add(plan)
             yield plan
@@ -84,11 +100,14 @@ def plans(shape: Shape) -> Iterator[Plan]:
 def variants(plan: Plan) -> Iterator[Plan]:
     """Yield what else may be tried with the tiles of a plan."""
     yield plan._replace(eviction="evict_first")
-    for num_stages in (1, 2, 4):
-        yield plan._replace(num_stages=num_stages)
     if plan.num_chunks > 1:
         yield plan._replace(num_chunks=plan.num_chunks * 3 // 2)
         yield plan._replace(num_chunks=max(1, plan.num_chunks * 3 // 4))
+
+
+def default_plan(shape: Shape) -> Plan:
+    n, batch, num_actions = shape
+    return launch.plan_for(n, batch, sum(launch.parts(num_actions)), False)
 
 
 def job(shape: Shape) -> Job:
@@ -136,7 +155,8 @@ def seconds_of(function: Callable[[], Any], at_most: float = 0.006) -> float:
 
 def seconds_of_copy(num_bytes: int) -> float:
     """Return the time of a copy that reads and writes so many bytes together."""
-    source = torch.zeros(num_bytes // 2, dtype=torch.uint8, device="cuda")
+    # CUDA copies sizes that are no multiples of 16 more slowly.
+    source = torch.zeros(num_bytes // 32 * 16, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return seconds_of(lambda: target.copy_(source))
 
@@ -184,12 +204,15 @@ class Comparison:
 
     def show(self) -> None:
         given = job(self.shape)
-        n, batch, num_actions = self.shape
-        own = launch.plan_for(n, batch, sum(launch.parts(num_actions)), False)
         chosen = seconds_of(lambda: launch.targets(given))
         checked = seconds_of(lambda: launch.targets(given._replace(tolerance=1e-4)))
+        endless = given._replace(
+            kind=formulas.KIND_Q_LAMBDA, w=given.w._replace(discount=given.w.discount * 0 + 0.99)
+        )
+        constant = seconds_of(lambda: launch.targets(endless))
         print(f"{self.shape}, {self.num_bytes / 1e6:.0f} MB: copy {1e6 * self.copy:.0f} µs, ", end="")
-        print(f"default {self.copy / chosen:.0%}, checks × {checked / chosen:.2f}, default {tuple(own)}")
+        print(f"default {self.copy / chosen:.0%}, checks × {checked / chosen:.2f}, ", end="")
+        print(f"c = 1 and no ends {self.copy / constant:.0%}, default {tuple(default_plan(self.shape))}")
         for seconds, plan in self.found[:8]:
             print(f"    {self.copy / seconds:.0%} {tuple(plan)}")
         for names in (("q",), ("q", "pi")):
@@ -203,7 +226,14 @@ class Comparison:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300, help="start no window after this time")
+    parser.add_argument("--held-out", action="store_true", help="time the defaults on other windows, and end")
     options = parser.parse_args()
+    if options.held_out:
+        for shape in HELD_OUT:
+            comparison = Comparison(shape)
+            comparison.measure([default_plan(shape)])
+            comparison.show()
+        return
     began = time.monotonic()
     compile_all((shape[2], plan) for shape in SHAPES for plan in plans(shape))
     print(f"compiled after {time.monotonic() - began:.0f} s", flush=True)

@@ -53,14 +53,14 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "torch", own)
 
 
-@pytest.fixture(params=[1, 3], ids=["one chunk", "chunks"])
+@pytest.fixture(params=[1, 3, 0], ids=["one chunk", "chunks", "loads ahead"])
 def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way to share out a window, with small tiles."""
     launch = gpu_kernels.load("launch")
     plans = gpu_kernels.load("plans")
 
     def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Any:
-        return plans.Plan(4, 2, request.param)
+        return plans.Plan(4, 2, request.param) if request.param else plans.Plan(2, 2, 2, loads_ahead=True)
 
     def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> Any:
         chunk_steps = 4 if request.param > 1 else 4 * -(-n // 4)
@@ -105,6 +105,7 @@ def test_plans_fit_their_windows() -> None:
     assert plans.plan_for(16, 1 << 20, 18, False).num_chunks == 1
     assert plans.plan_for(16, 4, 18, False).num_chunks == 1
     assert plans.plan_for(65536, 64, 18, False).num_chunks > 100
+    assert plans.plan_for(65536, 64, 4, False).loads_ahead
     assert plans.parts(18) == (16, 2)
     assert plans.parts(7) == (4, 4)
     assert plans.parts(1) == (1, 0)
@@ -619,6 +620,36 @@ def test_a_product_of_large_coefficients_may_be_beyond_float32() -> None:
     np.testing.assert_allclose(got, ot.targets(**steps, trace=ot.ImportanceSampling(1.0)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("batch_major", [False, True])
+def test_products_that_fade(dtype: type, batch_major: bool) -> None:
+    """What is behind a chunk is not added where Π m is below 2⁻⁸⁰, or 2⁻¹⁶⁰: after other steps for each neighbour."""
+    n = 80
+    rng = np.random.default_rng(0)
+    steps = {name: rng.normal(size=(n, 5)).astype(dtype) for name in ("q_a", "expected_q", "r")}
+    steps |= {name: np.ones((n, 5), dtype) for name in ("discount", "mu_a")}
+    steps["pi_a"] = np.tile(np.array([1, 0.9, 0.1, 0.01, 0], dtype), (n, 1))
+    launch = gpu_kernels.load("launch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "plan_for", lambda *_: launch.Plan(2, 4, 2))
+        got = gpu_kernels.on_tensors(ot.Retrace(1.0), gpu_kernels.tensors(steps, batch_major=batch_major))
+    expected = ot.targets(**steps, trace=ot.Retrace(1.0))
+    np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-5 if dtype is np.float32 else 1e-12)
+
+
+def test_a_product_that_has_faded_stays_faded() -> None:
+    """Even if a discount above 1, which checks refuse, makes it grow again."""
+    n = 120
+    steps = {name: np.ones((n, 1), np.float32) for name in ("q_a", "expected_q", "r", "pi_a", "mu_a")}
+    steps["discount"] = np.full((n, 1), 0.1, np.float32)
+    steps["discount"][:20] = 50
+    launch = gpu_kernels.load("launch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "plan_for", lambda *_: launch.Plan(1, 1, 2))
+        got = gpu_kernels.targets(ot.Retrace(1.0), steps, validate=False)
+    np.testing.assert_allclose(got, ot.targets(**steps, trace=ot.Retrace(1.0), validate=False), rtol=1e-5)
+
+
 def test_whole_numbers_as_coefficients() -> None:
     """They are not rounded to the dtype of narrow rewards."""
     steps = {name: torch.ones(3, dtype=torch.bfloat16) for name in ("q_a", "expected_q", "r", "discount")}
@@ -731,7 +762,7 @@ from offtrace.traces import formulas
 WINDOW = {"r", "discount", "q", "pi", "a", "mu_a", "reset", "mask"}
 TYPES = {"a": "*i64", "reset": "*i1", "mask": "*i1", "n": "i32", "batch": "i32", "strange": "*i32"}
 TYPES |= {"chunk_steps": "i32", "num_chunks": "i32", "total_m": "*fp64", "total_b": "*fp64"}
-TYPES |= {"ends_of_chunks": "*fp64"}
+TYPES |= {"ends_of_chunks": "*fp64", "reaches": "*i32"}
 SCALARS = ("lambda_", "parameter", "tolerance")
 
 
@@ -758,9 +789,10 @@ w = Inputs(r=q[0], discount=q[0], q=q, pi=q, a=q, mu_a=q, reset=q, mask=q)
 for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
     mode = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(2, 64))
     window = {"w": (Inputs, WINDOW)}
-    compile(fold.one_pass, {"mode": mode, "STAGES": 1, "m_out": None}, window)
-    alone = dict.fromkeys(("m_out", "gain", "total_m", "total_b"))
-    compile(fold.one_pass, {"mode": mode, "STAGES": 1} | alone, window)
+    compile(fold.one_pass, {"mode": mode, "m_out": None}, window)
+    alone = dict.fromkeys(("m_out", "gain", "reaches", "total_m", "total_b"))
+    compile(fold.one_pass, {"mode": mode} | alone, window)
+    compile(fold.one_pass, {"mode": mode._replace(loads_ahead=True)} | alone, window)
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)

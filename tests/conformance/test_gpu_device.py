@@ -186,6 +186,25 @@ def test_torch_func_and_compiled_operator() -> None:
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_targets(dynamic: bool) -> None:
+    """A loss with `ot.targets` in it is one graph, forward and backward, and later calls use it."""
+    w = {name: value for name, value in window((16, 64, 6)).items() if name not in ("mask", "reset")}
+    for name in ("r", "discount", "mu_a"):
+        w[name] = torch.nan_to_num(w[name], nan=0.5)
+
+    def loss(q: torch.Tensor, given: Tensors, trace: ot.Trace) -> torch.Tensor:
+        return ot.targets(**given | {"q": q}, trace=trace, stop_gradient=False).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic)
+    for trace in (ot.Retrace(0.9), ot.TreeBackup(0.9), ot.Watkins(0.9)):
+        for scale in (1.0, 0.5):
+            leaf = (scale * w["q"]).requires_grad_()
+            (wanted,) = torch.autograd.grad(loss(leaf, w, trace), leaf)
+            (found,) = torch.autograd.grad(compiled(leaf, w, trace), leaf)
+            assert_close(found, wanted.double())
+
+
 def test_triton_is_used() -> None:
     assert torch_operator.kernels_of(torch.device("cuda", 0)) is gpu_kernels.load()
 

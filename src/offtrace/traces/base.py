@@ -108,7 +108,7 @@ class Trace:
 
     def parameters(self) -> tuple[Any, ...]:
         """Return λ and the other parameters; they may be arrays of any library."""
-        return tuple(self.__dict__.values())
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     def with_lambda(self, lambda_: Any) -> Self:
         """Return the same trace with another λ; a trace without λ is returned as it is."""

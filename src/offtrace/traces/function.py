@@ -84,7 +84,7 @@ class FunctionTrace(Trace):
         """Return what the function returns."""
         given = dict(zip(NAMES, (*likelihoods[1:], q, pi, a), strict=True))
         arguments = {name: given[name] for name in self.signature.taken if given[name] is not None}
-        if not self.signature.required <= arguments.keys():
+        if not all(name in arguments for name in self.signature.required):
             raise TypeError(self._missing(given))
         return self.function(**arguments)
 

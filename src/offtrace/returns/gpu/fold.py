@@ -36,34 +36,47 @@ from offtrace.returns.gpu.rows import (
     wrong_rows,
 )
 
+TINY = tl.constexpr(2.0**-80)
+"""What is behind a chunk counts as nothing if it is multiplied by less; float32 has 24 bits."""
+TINY_IN_DOUBLE = tl.constexpr(2.0**-160)
+
 
 @triton.jit
-def pairs_of_tile(w, action, above, first, n, batch, lambda_, parameter, tolerance, mode: tl.constexpr):
-    """Return m and b of the rows of a tile, where they are in memory, which of them look wrong, and the next actions.
+def load_tile(w, action, above, first, n, batch, there_is_one, lambda_, mode: tl.constexpr):
+    """Return what is read for a tile: the actions of the next tile, flags, single numbers, and rows of π and Q.
 
-    `action` has the actions of steps t+1, which were loaded with the tile before: where Q(x, a) is depends on them.
+    `action` has the actions of steps t+1, which are loaded one tile before: where Q(x, a) is depends on them.
     """
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
+    in_batch = in_batch & there_is_one
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    there = in_batch & (t >= -1)
     reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
     discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
     known, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
     lambda_next = lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode)
+    c = tl.zeros((SIZE,), real)
     if w.c is not None:
         c = tl.load(w.c + base + step + here, goes_on, 0.0).to(real)
+    successor = tl.zeros((SIZE,), real)
     if w.expected_q is not None:
         successor = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
     following = action_ahead(w, t - mode.steps, in_batch, base - mode.steps * step, here, step, n)
-    rows = load_rows(w, there, base, here, state, mode)
-    if not mode.pipelined:
-        # All loads are on their way before one is waited for: without the barrier the compiler moves the single
-        # numbers behind the sums, and behind the rows they would wait for registers.
-        tl.debug_barrier()
+    rows = load_rows(w, in_batch & (t >= -1), base, here, state, mode)
+    flags = (is_real, goes_on, continues, known)
+    singles = (reward, discount, q_a, value, pi_a, mu_a, lambda_next, c, successor)
+    return following, flags, singles, rows
 
+
+@triton.jit
+def pairs_of_tile(w, tile, parameter, tolerance, mode: tl.constexpr):
+    """Return m and b of the rows of a tile, from what `load_tile` returned, and which of them look wrong."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
+    _, flags, singles, rows = tile
+    is_real, goes_on, continues, known = flags
+    reward, discount, q_a, value, pi_a, mu_a, lambda_next, c, successor = singles
     ahead, total, greedy = read_policy(rows, value, parameter, tolerance, mode)
     if w.expected_q is not None:
         ahead = successor
@@ -89,7 +102,7 @@ def pairs_of_tile(w, action, above, first, n, batch, lambda_, parameter, toleran
         bad = wrong_rows(w, is_real, goes_on, continues, reward, discount, ahead, total, known, q_a, pi_a, mu_a,
                          tolerance, mode)  # fmt: skip
         bad = bad | ~fits(c, mode)
-    return t, in_batch, base, here, m, b, bad, following
+    return m, b, bad
 
 
 @triton.jit
@@ -129,14 +142,17 @@ def at_earliest(x, mode: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def one_pass(w, out, m_out, gain, total_m, total_b, strange, n, batch, chunk_steps,
+def one_pass(w, out, m_out, gain, reaches, total_m, total_b, strange, n, batch, chunk_steps,
              lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
-             mode: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+             mode: tl.constexpr):  # fmt: skip
     """Take some neighbours of the batch through one chunk of time; chunk 0 has the last steps.
 
     If there are several chunks, G behind a chunk is not known yet. It is taken as 0, and what it would be multiplied
     by, Π m, is written to `gain`; `add_carried` does the rest. `total_m` and `total_b` get what the chunk does as a
     whole, G → B + M G.
+
+    With `reaches`, Π m is written only as long as it can matter, and `reaches` gets how many steps that is for each
+    neighbour. So little is written, and read again, where traces are cut.
     """
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
@@ -149,26 +165,44 @@ def one_pass(w, out, m_out, gain, total_m, total_b, strange, n, batch, chunk_ste
     first = tl.program_id(0).to(tl.int64) * mode.rows
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
+    matters = tl.full((ROWS,), True, tl.int1)
+    num_reached = tl.zeros((ROWS,), tl.int32)
     any_bad = tl.zeros((SIZE,), tl.int1)
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, num_steps)
     t, in_batch, base, here, _ = places(n - start, first, n, batch, mode)
     action = action_ahead(w, t, in_batch, base, here, 1 if mode.batch_major else batch, n)
-    for done in tl.range(start, end, STEPS, num_stages=STAGES):
-        t, in_batch, base, here, m, b, bad, action = pairs_of_tile(
-            w, action, n - done, first, n, batch, lambda_, parameter, tolerance, mode
-        )
+    if mode.loads_ahead:
+        loaded = load_tile(w, action, n - start, first, n, batch, True, lambda_, mode)
+    for done in tl.range(start, end, STEPS, num_stages=1):
+        if mode.loads_ahead:
+            tile = loaded
+            more = done + STEPS
+            loaded = load_tile(w, tile[0], n - more, first, n, batch, more < end, lambda_, mode)
+        else:
+            tile = load_tile(w, action, n - done, first, n, batch, True, lambda_, mode)
+            action = tile[0]
+        # All loads are on their way before one is waited for: without the barrier the compiler moves the single
+        # numbers behind the sums, and behind the rows they would wait for registers.
+        tl.debug_barrier()
+        m, b, bad = pairs_of_tile(w, tile, parameter, tolerance, mode)
         g, along = folded(m, b, carried, mode)
         carried = at_earliest(g, mode)
+        t, in_batch, base, here, _ = places(n - done, first, n, batch, mode)
         there = in_batch & (t >= 0)
         tl.store(out + base + here, g, there)
         if m_out is not None:
             tl.store(m_out + base + here, m, there)
         if gain is not None:
+            wanted = there & (chunk > 0)
+            if reaches is not None:
+                matters = matters & ~(tl.abs(product) < (TINY_IN_DOUBLE if mode.double else TINY))  # NaN matters
+                num_reached += tl.where(matters, STEPS, 0)
+                wanted = wanted & over_tile(matters, mode)
             reach = times(along, over_tile(product, mode))
             product = at_earliest(reach, mode)
-            tl.store(gain + base + here, reach, there & (chunk > 0))
+            tl.store(gain + base + here, reach, wanted)
         if mode.checks:
             any_bad = any_bad | bad | (there & ~fits(g, mode))
     if gain is not None:
@@ -176,6 +210,8 @@ def one_pass(w, out, m_out, gain, total_m, total_b, strange, n, batch, chunk_ste
         at = chunk.to(tl.int64) * batch + lane
         tl.store(total_m + at, product, lane < batch)
         tl.store(total_b + at, carried, lane < batch)
+        if reaches is not None:
+            tl.store(reaches + at, num_reached, lane < batch)
     if mode.checks:
         if tl.max(any_bad.to(tl.int32), 0) > 0:
             tl.store(strange, 1)
@@ -195,31 +231,36 @@ def over_tile(x, mode: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def add_carried(out, gain, ends_of_chunks, strange, n, batch, chunk_steps, mode: tl.constexpr, TILES: tl.constexpr):
+def add_carried(out, gain, reaches, ends_of_chunks, strange, n, batch, chunk_steps,
+                mode: tl.constexpr, TILES: tl.constexpr):  # fmt: skip
     """Add what G behind its chunk adds to some tiles of a chunk. Chunk 0 has nothing behind it."""
+    ROWS: tl.constexpr = mode.rows
     chunk = tl.program_id(1) + 1
     lane = tl.program_id(0).to(tl.int64) * mode.rows + tl.arange(0, mode.rows)
-    behind = tl.load(ends_of_chunks + (chunk - 1).to(tl.int64) * batch + lane, lane < batch, 0.0)
+    own = chunk.to(tl.int64) * batch + lane
+    behind = tl.load(ends_of_chunks + own - batch, lane < batch, 0.0)
     start = chunk * chunk_steps + tl.program_id(2) * (mode.steps * TILES)
-    end = tl.minimum((chunk + 1) * chunk_steps, n)
+    end = tl.zeros((ROWS,), tl.int32) + tl.minimum((chunk + 1) * chunk_steps, n)
+    if reaches is not None:
+        num_reached = tl.load(reaches + own, lane < batch, 0)
+        end = tl.minimum(end, chunk * chunk_steps + num_reached)
     for i in range(TILES):
         k = start + i * mode.steps + tl.arange(0, mode.steps)
         t = (n - 1 - k).to(tl.int64)
         if mode.batch_major:
             at = lane[:, None] * n + t[None, :]
-            there = (lane < batch)[:, None] & (k < end)[None, :]
+            there = (lane < batch)[:, None] & (k[None, :] < end[:, None])
             value = behind[:, None]
         else:
             at = t[:, None] * batch + lane[None, :]
-            there = (k < end)[:, None] & (lane < batch)[None, :]
+            there = (k[:, None] < end[None, :]) & (lane < batch)[None, :]
             value = behind[None, :]
         reach = tl.load(gain + at, there, 0.0).to(tl.float64)
-        needed = there & (reach != 0)
-        before = tl.load(out + at, needed, 0.0)
+        before = tl.load(out + at, there, 0.0)
         g = before.to(tl.float64) + times(reach, value)
-        tl.store(out + at, g, needed & (g.to(before.dtype) != before))  # often what is added is less than rounding
+        tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often what is added is less than rounding
         if strange is not None:
-            bad = needed & ~fits(g, mode)
+            bad = there & ~fits(g, mode)
             if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
                 tl.store(strange, 1)
 
@@ -242,8 +283,9 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, n, batch, chunk_step
     lane = first + tl.arange(0, mode.rows)
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
+    own = chunk.to(tl.int64) * batch + lane
     if ends_of_chunks is not None:
-        carried = tl.load(ends_of_chunks + (chunk - 1).to(tl.int64) * batch + lane, (chunk > 0) & (lane < batch), 0.0)
+        carried = tl.load(ends_of_chunks + own - batch, (chunk > 0) & (lane < batch), 0.0)
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, n)
     i = tl.arange(0, mode.steps * mode.rows)
@@ -274,9 +316,8 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, n, batch, chunk_step
         else:
             tl.store(out + at, g, there)
     if total_m is not None:
-        at = chunk.to(tl.int64) * batch + lane
-        tl.store(total_m + at, product, lane < batch)
-        tl.store(total_b + at, carried, lane < batch)
+        tl.store(total_m + own, product, lane < batch)
+        tl.store(total_b + own, carried, lane < batch)
 
 
 @triton.jit(do_not_specialize=["num_chunks", "batch"])

@@ -10,6 +10,8 @@ from torch import Tensor
 from offtrace.returns.gpu import fold, trajectory_aware
 from offtrace.returns.gpu.gradients import Gradients, gradients
 from offtrace.returns.gpu.plans import (
+    ADD_WARPS,
+    FADING,
     JOIN_PROGRAMS,
     AddPlan,
     FoldPlan,
@@ -150,7 +152,7 @@ class Job(NamedTuple):
             takes_densities=self.kind in (formulas.GIVEN, *TAKE_DENSITIES),
             checks=checks,
             double=self.dtype is torch.float64,
-            pipelined=plan.num_stages > 1,
+            loads_ahead=plan.loads_ahead,
             eviction=plan.eviction,
             steps=plan.steps,
             rows=plan.rows,
@@ -167,7 +169,6 @@ class Form(NamedTuple):
     mode: Mode
     add: AddPlan
     num_warps: int
-    num_stages: int
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Form":
@@ -177,7 +178,7 @@ class Form(NamedTuple):
         chunk_steps = plan.steps * -(-num_steps // (plan.steps * plan.num_chunks))
         num_chunks = -(-num_steps // chunk_steps)
         add = add_plan(n, batch, chunk_steps, job.batch_major, mode.double)
-        return cls(n, batch, chunk_steps, num_chunks, mode, add, plan.num_warps, plan.num_stages)
+        return cls(n, batch, chunk_steps, num_chunks, mode, add, plan.num_warps)
 
 
 class Result(NamedTuple):
@@ -214,24 +215,26 @@ def run_form(
     """
     n, batch, chunk_steps, num_chunks = form[:4]
     strange = flag_of(out) if form.mode.checks else None
-    gain = total_m = total_b = None
+    gain = reaches = total_m = total_b = None
     result = out
     if num_chunks > 1:
         if form.mode.kind in GROWING:
             out = torch.empty_like(out, dtype=torch.float64)
+        elif chunk_steps > FADING:
+            reaches = torch.empty((num_chunks, batch), dtype=torch.int32, device=out.device)
         gain = torch.empty_like(out)
         total_m = torch.empty((num_chunks, batch), dtype=torch.float64, device=out.device)
         total_b = torch.empty_like(total_m)
-    arguments = (w, out, m, gain, total_m, total_b, strange, n, batch, chunk_steps, *numbers)
+    arguments = (w, out, m, gain, reaches, total_m, total_b, strange, n, batch, chunk_steps, *numbers)
     grid = (-(-batch // form.mode.rows), num_chunks, 1)
-    main = launch(fold.one_pass, grid, arguments, (form.mode, form.num_stages), form.num_warps, again[0])
+    main = launch(fold.one_pass, grid, arguments, (form.mode,), form.num_warps, again[0])
     if num_chunks == 1:
         return main, None, None
     join = join_chunks(total_m, total_b, again[1])
-    arguments = (out, gain, total_b, strange, n, batch, chunk_steps)
+    arguments = (out, gain, reaches, total_b, strange, n, batch, chunk_steps)
     mode, num_tiles = form.add
     grid = (-(-batch // mode.rows), num_chunks - 1, -(-chunk_steps // (mode.steps * num_tiles)))
-    add = launch(fold.add_carried, grid, arguments, (mode, num_tiles), again=again[2])
+    add = launch(fold.add_carried, grid, arguments, (mode, num_tiles), ADD_WARPS, again=again[2])
     if out is not result:
         result.copy_(out)
     return main, join, add

@@ -9,17 +9,22 @@ TILE_ROWS = 128
 WARPS = 2048
 """Warps that keep a device busy: about 16 for each of its multiprocessors."""
 NARROW = 8
-"""Where rows have so many cells or fewer, a warp has less on its way, so there are twice as many."""
+"""Rows of so many cells or fewer are so short that a program takes two steps of them at once."""
+FEW_REGISTERS = 16
+"""Rows of so many cells or fewer leave registers for loading a tile ahead."""
 L2_BYTES = 150_000_000
 """Windows up to this size are read so that the cache keeps what is read again; larger ones are slower that way."""
 FOLD_TILE = 1024
 """Rows of a tile where pairs are folded."""
 FOLD_PROGRAMS = 512
 """The most programs that fold pairs."""
+FADING = 32
+"""In chunks of so many steps or fewer, products of m are not looked at for having become too small to matter."""
 SHORT = 32
 """Windows of so many steps or fewer are not cut into chunks."""
 ADD_TILE = 1024
 """Rows of a tile where what is carried is added."""
+ADD_WARPS = 8
 ADD_TILES = 4
 """The most tiles of a program there."""
 ADD_PROGRAMS = 2048
@@ -52,8 +57,8 @@ class Plan(NamedTuple):
     num_chunks: int = 1
     """Chunks of time, each with programs of its own."""
     num_warps: int = 4
-    num_stages: int = 1
-    """Above 1, the compiler loads so many tiles ahead, through shared memory."""
+    loads_ahead: bool = False
+    """A tile is loaded while the one after it in time is computed; takes registers for both."""
     eviction: str = ""
     """Hint for the cache about rows of Q and π; "evict_first" leaves more of it to what is read again."""
 
@@ -66,27 +71,42 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Plan:
     if it has too few neighbours for that, a long one is cut into chunks of time.
     """
     size = tile_size(width)
-    if batch_major:
-        steps = min(size, power_of_2(n))
-        rows = min(size // steps, power_of_2(batch))
-    elif n <= SHORT or batch < 32:
-        rows = min(size, power_of_2(batch))
-        while rows > 8 and -(-batch // rows) * size < 32 * WARPS:
-            rows //= 2
-        steps = min(size // rows, power_of_2(n))
+    is_narrow = width <= NARROW
+    if n <= SHORT or (batch < 32 and not batch_major):
+        plan = _in_chunks(batch, _tile_of_few(n, batch, size, batch_major), size)
+    elif batch_major:
+        rows = min(max(1, size // 32), power_of_2(batch))
+        plan = _in_chunks(batch, (size // rows, rows), size, 2 * WARPS if is_narrow else WARPS)
+        if plan.num_chunks == 1 and not is_narrow:
+            plan = _in_chunks(batch, (min(size, 64), 1), size)._replace(loads_ahead=True)
     else:
-        rows = min(size, 64)
-        steps = 1
+        plan = _in_chunks(batch, (1, min(size, 64)), size)._replace(loads_ahead=width <= FEW_REGISTERS)
+        if plan.num_chunks > 1 and is_narrow:
+            plan = plan._replace(steps=2)  # by the same warps: a thread has both steps of its row
+    is_small = n * batch * (8 * width + 24) <= L2_BYTES and not is_narrow
+    return plan._replace(
+        num_chunks=1 if n <= SHORT else max(1, min(plan.num_chunks, n // (2 * plan.steps))),
+        eviction="evict_first" if is_small else "",
+    )
+
+
+def _in_chunks(batch: int, tile: tuple[int, int], size: int, all_warps: int = WARPS) -> Plan:
+    """Return a plan with a tile of steps and neighbours, and chunks of time until there are so many warps."""
+    steps, rows = tile
     num_warps = max(1, min(4, steps * rows // 32)) if size >= 64 else 4
     num_groups = -(-batch // rows)
-    is_narrow = width <= NARROW
-    num_chunks = 1
-    if n > SHORT:
-        all_warps = 2 * WARPS if is_narrow else WARPS
-        num_chunks = max(1, min(-(-all_warps // (num_groups * num_warps)), n // (2 * steps)))
-    num_bytes = n * batch * (8 * width + 24)
-    is_small = num_bytes <= L2_BYTES and not is_narrow
-    return Plan(steps, rows, num_chunks, num_warps, eviction="evict_first" if is_small else "")
+    return Plan(steps, rows, -(-all_warps // (num_groups * num_warps)), num_warps)
+
+
+def _tile_of_few(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:
+    """Return steps and neighbours of a tile for a window that has few of one of them."""
+    if batch_major:
+        steps = min(size, power_of_2(n))
+        return steps, min(size // steps, power_of_2(batch))
+    rows = min(size, power_of_2(batch))
+    while rows > 8 and -(-batch // rows) * size < 32 * WARPS:
+        rows //= 2
+    return min(size // rows, power_of_2(n)), rows
 
 
 class FoldMode(NamedTuple):

@@ -77,8 +77,8 @@ class Mode(NamedTuple):
     checks: bool
     double: bool
     """The result is float64, and so are all numbers. Otherwise only products with c and what is carried are."""
-    pipelined: bool
-    """The compiler loads tiles ahead, through shared memory."""
+    loads_ahead: bool
+    """A tile is loaded while the one after it in time is computed."""
     eviction: str
     """Hint for the cache about rows of Q and π."""
     steps: int
