@@ -107,7 +107,7 @@ def copy(shape: Shape) -> Function:
 
     w = window(shape)
     size = sum(v[1:].nbytes if k in ("q", "pi") else v.nbytes for k, v in w.items()) + w["r"].nbytes
-    source = torch.zeros(size // 32 * 16, dtype=torch.uint8, device="cuda")  # other sizes are copied more slowly
+    source = torch.zeros(size // 8192 * 4096, dtype=torch.uint8, device="cuda")  # some others are slower
     target = torch.empty_like(source)
     return replayed(lambda: target.copy_(source))
 

@@ -186,6 +186,7 @@ def test_torch_func_and_compiled_operator() -> None:
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_targets(dynamic: bool) -> None:
     """A loss with `ot.targets` in it is one graph, forward and backward, and later calls use it."""

@@ -8,7 +8,7 @@ actor-learners share, and are arguments of these functions.
     on the host              choose                         an action, for each step
                              store, store_and_learn         after the last step
 
-The programs run on one thread each, as there is one actor-learner per core or more.
+The programs ask for one thread each, as there is one actor-learner per core or more. (XLA's convolutions take more.)
 """
 
 import functools
