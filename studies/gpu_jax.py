@@ -52,14 +52,23 @@ def fold(m: jax.Array, b: jax.Array, *, interpret: bool = False) -> jax.Array:
     )(m, b)
 
 
-def pairs(w: dict[str, jax.Array], *, unrolled: bool) -> tuple[jax.Array, jax.Array]:
-    """Return m and b of Retrace(1); E_π Q as a sum over the last axis, or as one of slices."""
+def pairs(w: dict[str, jax.Array], *, unrolled: bool, selected: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Return m and b of Retrace(1); E_π Q as a sum over the last axis, or as one of slices.
+
+    With `selected`, Q(x, a) and π(a|x) are sums of slices as well, not gathered.
+    """
     products = w["pi"][1:] * w["q"][1:]
     expected = products.sum(-1)
     if unrolled:
         expected = functools.reduce(jnp.add, [products[..., i] for i in range(products.shape[-1])])
     taken = w["a"][1:, ..., None]
     q_a, pi_a = (jnp.take_along_axis(w[name][1:-1], taken, -1)[..., 0] for name in ("q", "pi"))
+    if selected:
+        actions = range(products.shape[-1])
+        q_a, pi_a = (
+            functools.reduce(jnp.add, [jnp.where(w["a"][1:] == i, w[name][1:-1, ..., i], 0) for i in actions])
+            for name in ("q", "pi")
+        )
     m = w["discount"][:-1] * jnp.minimum(1, pi_a / w["mu_a"][1:])
     m = jnp.concatenate([m, jnp.zeros_like(m[:1])])
     q_a = jnp.concatenate([q_a, jnp.zeros_like(q_a[:1])])
@@ -102,6 +111,7 @@ def compare(shape: tuple[int, int, int]) -> None:
         "ot.targets": (lambda w: ot.targets(**w, trace=ot.Retrace(1.0), validate=False), (w,)),
         "pairs, sum": (functools.partial(pairs, unrolled=False), (w,)),
         "pairs, slices": (functools.partial(pairs, unrolled=True), (w,)),
+        "pairs, selected": (functools.partial(pairs, unrolled=True, selected=True), (w,)),
         "tree": (lambda m, b: returns_jax._as_tree(m[:-1], b[:-1], b[-1:]), (m, b)),
         "Pallas": (fold, (m, b)),
         "pairs and Pallas": (lambda w: fold(*pairs(w, unrolled=False)), (w,)),
