@@ -387,6 +387,26 @@ def test_torch_targets_carry_no_gradient(cls):
     assert out.grad_fn is None
 
 
+def test_what_a_users_trace_holds_besides_its_fields_gets_a_gradient():
+    class Gated(ot.Trace):
+        needs_mu = True
+
+        def __init__(self, gate):
+            super().__init__(1.0)
+            object.__setattr__(self, "gate", gate)
+
+        def factor(self, likelihoods, **_):
+            return self.gate * likelihoods.clipped_ratio()
+
+    gate = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    steps = dict.fromkeys(("q_a", "expected_q", "r", "discount", "pi_a", "mu_a"), np.full(3, 0.5))
+    out = ot.targets(**steps, trace=Gated(gate), stop_gradient=False)
+    (got,) = torch.autograd.grad(out[0], gate)
+    # δ = 0.25 in each step, so G_0 = 0.75 + 0.5 g 0.25 + (0.5 g)² 0.25 for a gate of g.
+    assert got.item() == pytest.approx(0.5 * 0.25 + 2 * 0.5 * 0.5 * 0.5 * 0.25)
+
+
+
 @pytest.mark.parametrize("cls", ot.TRACES.values())
 def test_a_lambda_that_torch_learns_gets_no_gradient_from_targets(cls):
     given = {name: torch.tensor(value) for name, value in window().items()}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from offtrace.arrays import Array, is_concrete, lead
+from offtrace.arrays import Array, is_compiling, is_concrete, lead
 from offtrace.errors import raise_where
 from offtrace.likelihoods import Likelihoods, as_likelihoods, check_likelihoods, tolerance
 from offtrace.traces.parameters import (
@@ -107,8 +107,10 @@ class Trace:
         return self.needs_q
 
     def parameters(self) -> tuple[Any, ...]:
-        """Return λ and the other parameters; they may be arrays of any library."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        """Return λ, the other parameters and what else a trace holds; they may be arrays of any library."""
+        if is_compiling():  # Dynamo of PyTorch 2.11 cannot read `__dict__`
+            return tuple(getattr(self, field.name) for field in fields(self))
+        return tuple(self.__dict__.values())
 
     def with_lambda(self, lambda_: Any) -> Self:
         """Return the same trace with another λ; a trace without λ is returned as it is."""

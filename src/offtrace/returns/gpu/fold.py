@@ -37,7 +37,10 @@ from offtrace.returns.gpu.rows import (
 )
 
 TINY = tl.constexpr(2.0**-80)
-"""What is behind a chunk counts as nothing if it is multiplied by less; float32 has 24 bits."""
+"""G behind a chunk counts as nothing where it is multiplied by less, so a target is off by 2⁻⁸⁰ |G| at most.
+
+Float32 rounds to 2⁻²⁴: it is seen only in targets that are 2⁵⁶ times smaller than a later one of their trajectory.
+"""
 TINY_IN_DOUBLE = tl.constexpr(2.0**-160)
 
 
