@@ -406,7 +406,6 @@ def test_what_a_users_trace_holds_besides_its_fields_gets_a_gradient():
     assert got.item() == pytest.approx(0.5 * 0.25 + 2 * 0.5 * 0.5 * 0.5 * 0.25)
 
 
-
 @pytest.mark.parametrize("cls", ot.TRACES.values())
 def test_a_lambda_that_torch_learns_gets_no_gradient_from_targets(cls):
     given = {name: torch.tensor(value) for name, value in window().items()}
