@@ -45,15 +45,16 @@ TINY_IN_DOUBLE = tl.constexpr(2.0**-160)
 
 
 @triton.jit
-def load_tile(w, action, above, first, n, batch, there_is_one, lambda_, mode: tl.constexpr):
+def load_tile(w, action, above, first, n, batch, exists, lambda_, mode: tl.constexpr):
     """Return what is read for a tile: the actions of the next tile, flags, single numbers, and rows of π and Q.
 
-    `action` has the actions of steps t+1, which are loaded one tile before: where Q(x, a) is depends on them.
+    `action` has the actions of steps t+1, which are loaded one tile before: where Q(x, a) is depends on them. Nothing
+    is read if no such tile `exists`.
     """
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     t, in_batch, base, here, state = places(above, first, n, batch, mode)
-    in_batch = in_batch & there_is_one
+    in_batch = in_batch & exists
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
     reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
