@@ -189,14 +189,21 @@ def test_an_ignored_hang_up_stays_ignored(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-@pytest.mark.parametrize("arguments", [["analyze", "chain"], ["analyze", "chain", "--json"], ["doctor", "--list"]])
-def test_a_closed_pipe_is_no_error(arguments: list[str], tmp_path: Path) -> None:
-    """As in `offtrace analyze chain | head -1`."""
+@pytest.mark.parametrize(
+    "arguments",
+    [["analyze", "chain"], ["analyze", "chain", "--json"], ["doctor", "--list"], ["--help"], ["--version"]],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_closed_pipe_is_no_error(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
+    """As in `offtrace analyze chain | head -1`. Short outputs are written at exit, unless Python buffers nothing."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "offtrace", *arguments]
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     try:
-        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+        done = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path, env=env
+        )
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,7 @@ from offtrace.cli.errors import report_error
 from offtrace.cli.exit_codes import DONE, INTERRUPTED
 from offtrace.cli.interrupts import interrupt_on_signals
 from offtrace.cli.parsing import parse
-from offtrace.cli.streams import discard, make_readable
+from offtrace.cli.streams import discard, flush, make_readable
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce.reproduce,
@@ -34,11 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
         arguments = sys.argv[1:]
     make_readable()
     interrupt_on_signals()
-    if arguments in (["--version"], ["-V"]):
-        print(f"offtrace {ot.__version__}")
-        return
     try:
-        parse(arguments or ["--help"], COMMANDS)()
+        _run(arguments)
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be gone
             print("offtrace: interrupted", file=sys.stderr)
@@ -48,3 +45,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(DONE)
     except Exception as error:
         sys.exit(report_error(error))
+    finally:
+        flush(sys.stdout)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments in (["--version"], ["-V"]):
+        print(f"offtrace {ot.__version__}")
+        return
+    parse(arguments or ["--help"], COMMANDS)()

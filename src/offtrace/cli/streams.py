@@ -74,6 +74,14 @@ def discard(stream: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def flush(stream: IO[str]) -> None:
+    """Write what is buffered, or discard it if the reader has gone; at exit, Python would report that as an error."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        discard(stream)
+
+
 def warn(line: str) -> None:
     """Print a warning to standard error, on one line."""
     console = Console(stderr=True)
