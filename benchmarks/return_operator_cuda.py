@@ -163,6 +163,7 @@ def copy(shape: Shape) -> Function:
     import torch
 
     size = sum(v[1:].nbytes if k in ("q", "pi") else v.nbytes for k, v in w.items()) + w["r"].nbytes
+    # Whole pages: CUDA copies some other sizes more slowly.
     source = torch.zeros(size // 8192 * 4096, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return finished(lambda: target.copy_(source))

@@ -107,7 +107,8 @@ def copy(shape: Shape) -> Function:
 
     w = window(shape)
     size = sum(v[1:].nbytes if k in ("q", "pi") else v.nbytes for k, v in w.items()) + w["r"].nbytes
-    source = torch.zeros(size // 8192 * 4096, dtype=torch.uint8, device="cuda")  # some others are slower
+    # Whole pages: CUDA copies some other sizes more slowly.
+    source = torch.zeros(size // 8192 * 4096, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return replayed(lambda: target.copy_(source))
 

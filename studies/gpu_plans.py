@@ -155,7 +155,7 @@ def seconds_of(function: Callable[[], Any], at_most: float = 0.006) -> float:
 
 def seconds_of_copy(num_bytes: int) -> float:
     """Return the time of a copy that reads and writes so many bytes together."""
-    # CUDA copies some sizes that are no multiples of a page at two thirds of the speed.
+    # Whole pages: CUDA copies some other sizes at two thirds of the speed.
     source = torch.zeros(num_bytes // 8192 * 4096, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return seconds_of(lambda: target.copy_(source))

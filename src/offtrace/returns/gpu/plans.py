@@ -19,12 +19,13 @@ FOLD_TILE = 1024
 FOLD_PROGRAMS = 512
 """The most programs that fold pairs."""
 FADING = 32
-"""In chunks of so many steps or fewer, products of m are not looked at for having become too small to matter."""
+"""Shorter chunks do not look whether a product of m has become too small to matter; this takes time, too."""
 SHORT = 32
 """Windows of so many steps or fewer are not cut into chunks."""
 ADD_TILE = 1024
 """Rows of a tile where what is carried is added."""
 ADD_WARPS = 8
+"""Warps of a program there."""
 ADD_TILES = 4
 """The most tiles of a program there."""
 ADD_PROGRAMS = 2048
@@ -99,7 +100,7 @@ def _in_chunks(batch: int, tile: tuple[int, int], size: int, all_warps: int = WA
 
 
 def _tile_of_few(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:
-    """Return steps and neighbours of a tile for a window that has few of one of them."""
+    """Return steps and neighbours of a tile, for a window with few steps or few neighbours."""
     if batch_major:
         steps = min(size, power_of_2(n))
         return steps, min(size // steps, power_of_2(batch))
