@@ -28,8 +28,8 @@ PAGES = {
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 52rem; margin: 0 auto; padding: 1rem 1rem 4rem; }
+nav { display: flex; flex-wrap: wrap; gap: 0 1rem; }
 nav { border-bottom: 1px solid var(--line); padding: .5rem 0; margin-bottom: 1rem; }
-nav a { margin-right: 1rem; }
 pre, code { font: 14px/1.45 ui-monospace, monospace; background: var(--soft); border-radius: 4px; }
 pre { padding: .8rem; overflow-x: auto; } code { padding: 0 .2em; } pre code { background: none; padding: 0; }
 table { border-collapse: collapse; display: block; overflow-x: auto; }
