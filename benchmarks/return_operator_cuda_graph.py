@@ -42,17 +42,22 @@ def window(shape: Shape) -> Tensors:
     }
 
 
-def replayed(function: Function) -> Function:
+def replayed(function: Function, stream: Any = None) -> Function:
+    """Return a call that replays a function, captured on a stream of its own."""
     import torch
 
-    for _ in range(3):
-        function()
+    stream = stream or torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         function()
 
-    def call() -> None:
+    def call(_keeps: Function = function) -> None:
+        """Replay the graph. It does not keep the tensors of the function alive, which it reads."""
         for _ in range(REPLAYS):
             graph.replay()
         torch.cuda.synchronize()
@@ -73,6 +78,17 @@ def targets(trace: ot.Trace, shapes: tuple[Shape, ...] = CLOSER, change: Callabl
     return prepare
 
 
+def checked(shape: Shape) -> Function:
+    """Return a call of the kernels with checks; a captured call of `ot.targets` leaves them out."""
+    w = window(shape)
+    from offtrace.returns.gpu import launch
+    from offtrace.returns.gpu.rows import Inputs
+    from offtrace.traces import formulas
+
+    job = launch.Job(Inputs(**w), formulas.KIND_RETRACE, tolerance=1e-4)
+    return replayed(lambda: launch.targets(job))
+
+
 def gradient(*names: str) -> Any:
     """Return a contender: the gradients of Retrace targets."""
 
@@ -81,10 +97,14 @@ def gradient(*names: str) -> Any:
 
         w = window(shape)
         given = {name: value.detach().requires_grad_(name in names) for name, value in w.items()}
-        out = ot.targets(**given, trace=ot.Retrace(1.0), validate=False, stop_gradient=False)
-        weights = torch.ones_like(out)
+        # PyTorch runs a backward pass on the stream of the forward pass, and the default one cannot be captured.
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            out = ot.targets(**given, trace=ot.Retrace(1.0), validate=False, stop_gradient=False)
+            weights = torch.ones_like(out)
         leaves = [given[name] for name in names]
-        return replayed(lambda: torch.autograd.grad(out, leaves, weights, retain_graph=True))
+        return replayed(lambda: torch.autograd.grad(out, leaves, weights, retain_graph=True), stream)
 
     return prepare
 
@@ -136,6 +156,7 @@ BENCHMARK = Benchmark(
     problem=lambda shape: shape,
     contenders={
         "Retrace": targets(ot.Retrace(1.0), shapes=()),
+        "Retrace, checked": checked,
         "gradient of q": gradient("q"),
         "gradient of q and π": gradient("q", "pi"),
         "TB": targets(ot.TreeBackup(1.0)),

@@ -1,16 +1,19 @@
 """Which plan of the CUDA kernels is fastest for a window? For choosing the defaults in `returns/gpu/plans.py`.
 
-    python studies/gpu_plans.py [--seconds 120]
-    python studies/gpu_plans.py --held-out         # the defaults on windows that they were not chosen on
+    python studies/gpu_plans.py --seed 0 --windows 40         # other plans beside the default
+    python studies/gpu_plans.py --seed 1 --windows 60 --defaults-only
 
-Times are those of CUDA graphs, which leave out Python: medians of 7 repeats, as shares of the bandwidth of a copy of
-as many bytes in the same run. Every plan is first compared with a float64 reference. All cores compile.
+Windows are drawn at random: 16 to 65,536 steps, 4 to 18 actions, 85 to 1,500 MB, batches of 8 and more. Choose with
+one seed, look at the result with another. Times are those of CUDA graphs, which leave out Python: medians of 7
+repeats, as shares of the bandwidth of a copy of as many bytes in the same run. Every plan is first compared with a
+float64 reference. All cores compile.
 """
 
 import argparse
-import itertools
+import math
 import multiprocessing
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +22,7 @@ from typing import Any
 import torch
 
 from offtrace import Retrace
-from offtrace.returns.gpu import launch
+from offtrace.returns.gpu import launch, plans
 from offtrace.returns.gpu.autograd import targets_by_operations
 from offtrace.returns.gpu.gradients import Gradients
 from offtrace.returns.gpu.launch import Job
@@ -28,86 +31,74 @@ from offtrace.returns.gpu.rows import Inputs
 from offtrace.traces import formulas
 
 Shape = tuple[int, int, int]
-SHAPES: list[Shape] = [
-    (1024, 16384, 4),
-    (65536, 256, 4),
-    (1024, 2048, 4),
-    (65536, 64, 18),
-    (65536, 8, 18),
-    (1024, 4096, 18),
-    (8192, 512, 18),
-    (4096, 128, 18),
-    (128, 4096, 18),
-    (16, 32768, 18),
-    (128, 65536, 18),
-    (16, 1048576, 18),
-    (16, 1048576, 4),
-    (32, 262144, 6),
-]
-HELD_OUT: list[Shape] = [
-    (2500, 4000, 4),
-    (40000, 200, 4),
-    (500, 5000, 4),
-    (3000, 1500, 5),
-    (5000, 640, 6),
-    (700, 25000, 7),
-    (20000, 300, 9),
-    (150, 30000, 12),
-    (12000, 900, 15),
-    (60000, 100, 18),
-    (100, 9000, 18),
-    (50, 100000, 5),
-]
+STEPS = (16, 65536)
+ACTIONS = (4, 18)
+MEGABYTES = (85, 1500)
+FEWEST = 8
+"""Size of the smallest batch."""
 TILES = [
-    (1, 32, 1),
     (1, 64, 2),
-    (1, 128, 4),
-    (2, 32, 1),
     (2, 64, 2),
-    (2, 64, 4),
-    (4, 32, 1),
-    (4, 32, 4),
     (4, 64, 2),
-    (8, 16, 1),
-    (8, 16, 4),
-    (16, 8, 1),
+    (1, 32, 1),
+    (2, 32, 1),
+    (4, 16, 2),
+    (8, 8, 2),
     (16, 8, 4),
-    (32, 8, 2),
+    (2, 64, 4),
+    (4, 32, 4),
 ]
 """Steps, neighbours and warps."""
+WARPS = (12, 16, 20, 24, 28, 36)
+"""Warps that a multiprocessor holds."""
 ERROR = 1e-5
+CHECKED = 1e-4
+"""The tolerance of the checks."""
 
 
-def plans(shape: Shape) -> Iterator[Plan]:
-    """Yield the plans to compare: tiles, loads ahead, and the number of warps that time is cut into chunks for."""
-    n, batch, _ = shape
-    seen = set()
-    all_plans = itertools.product(TILES, (1024, 2048, 4096, 8192), (False, True))
-    for (steps, rows, num_warps), all_warps, loads_ahead in all_plans:
-        if rows > batch or (rows < 32 and batch >= 1024):
-            continue
-        num_groups = -(-batch // rows)
-        num_tiles = -(-n // steps)
-        num_chunks = min(max(1, all_warps // (num_groups * num_warps)), num_tiles)
-        if num_chunks > 1 and -(-num_tiles // num_chunks) < 2:
-            continue
-        plan = Plan(steps, rows, num_chunks, num_warps, loads_ahead)
-        if plan not in seen:
-            seen.add(plan)
-            yield plan
+def windows(seed: int, count: int) -> list[Shape]:
+    """Return windows whose steps and bytes are uniform on a scale of logarithms."""
+    rng = random.Random(seed)
 
+    def draw(low: float, high: float) -> float:
+        return math.exp(rng.uniform(math.log(low), math.log(high)))
 
-def variants(plan: Plan) -> Iterator[Plan]:
-    """Yield what else may be tried with the tiles of a plan."""
-    yield plan._replace(eviction="evict_first")
-    if plan.num_chunks > 1:
-        yield plan._replace(num_chunks=plan.num_chunks * 3 // 2)
-        yield plan._replace(num_chunks=max(1, plan.num_chunks * 3 // 4))
+    found: list[Shape] = []
+    while len(found) < count:
+        num_actions = rng.randint(*ACTIONS)
+        num_bytes = 1e6 * draw(*MEGABYTES)
+        n = int(draw(*STEPS))
+        batch = int(num_bytes / n / (8 * num_actions + 24))
+        if batch >= FEWEST:
+            found.append((n, batch, num_actions))
+    return found
 
 
 def default_plan(shape: Shape) -> Plan:
     n, batch, num_actions = shape
-    return launch.plan_for(n, batch, sum(launch.parts(num_actions)), False)
+    return launch.plan_for(n, batch, launch.width_of(num_actions), False, num_multiprocessors())
+
+
+def num_multiprocessors() -> int:
+    return launch.num_multiprocessors_of(torch.device("cuda", 0))
+
+
+def other_plans(shape: Shape) -> Iterator[Plan]:
+    """Yield plans with as many chunks as the device holds programs, and with one chunk."""
+    n, batch, _ = shape
+    default = default_plan(shape)
+    for steps, rows, num_warps in TILES:
+        if rows >= 2 * batch or steps > n or (batch >= 4096 and rows < 32):
+            continue
+        num_groups = -(-batch // rows)
+        for max_warps in WARPS:
+            num_programs = num_multiprocessors() * max_warps // num_warps
+            num_chunks = max(1, min(num_programs // num_groups, n // (2 * steps)))
+            if n <= plans.SHORT:
+                num_chunks = 1
+            yield default._replace(
+                steps=steps, rows=rows, num_chunks=num_chunks, num_warps=num_warps, max_warps=max_warps
+            )
 
 
 def job(shape: Shape) -> Job:
@@ -131,7 +122,7 @@ def num_bytes_of(w: Inputs) -> int:
     return sum(v.nbytes for v in w if v is not None) + w.r.nbytes - 2 * w.q[0].nbytes
 
 
-def seconds_of(function: Callable[[], Any], at_most: float = 0.006) -> float:
+def seconds_of(function: Callable[[], Any], at_most: float = 0.004) -> float:
     """Return the time of a call in a CUDA graph."""
     function()
     torch.cuda.synchronize()
@@ -154,101 +145,133 @@ def seconds_of(function: Callable[[], Any], at_most: float = 0.006) -> float:
 
 
 def seconds_of_copy(num_bytes: int) -> float:
-    """Return the time of a copy that reads and writes so many bytes together."""
-    # Whole pages: CUDA copies some other sizes at two thirds of the speed.
-    source = torch.zeros(num_bytes // 8192 * 4096, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return seconds_of(lambda: target.copy_(source))
+    """Return the time of a copy that reads and writes so many bytes together.
+
+    CUDA copies some sizes at two thirds of the speed of others, so the best of some sizes nearby counts, and of two
+    copies of half the bytes if these are many.
+    """
+    sizes = [num_bytes // 2 // unit * unit for unit in (1 << 12, 1 << 20, 1 << 22, 1 << 24)]
+    if num_bytes > 600e6:
+        sizes += [num_bytes // 4 // unit * unit for unit in (1 << 12, 1 << 22)]
+    found = []
+    for size in sizes:
+        source = torch.zeros(size, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        seconds = seconds_of(lambda source=source, target=target: target.copy_(source))
+        found.append(seconds * num_bytes / (2 * size))
+    return min(found)
 
 
-def compile_plans(share: list[tuple[int, Plan]]) -> None:
+# -- compiling -----------------------------------------------------------------------------------------------
+
+
+def compiled_form(shape: Shape, plan: Plan, checks: bool) -> tuple[int, Plan, bool, bool]:
+    """Return what the kernels of a plan depend on: the number of chunks only if it is 1, their length roughly."""
+    num_tiles = -(-shape[0] // (plan.steps * plan.num_chunks))
+    is_long = plan.num_chunks > 1 and num_tiles * plan.steps > plans.FADING
+    return shape[2], plan._replace(num_chunks=min(plan.num_chunks, 2)), is_long, checks
+
+
+def compile_share(share: list[tuple[int, Plan, bool, bool]]) -> None:
     """Compile kernels into Triton's cache on disk."""
-    for num_actions, plan in share:
-        num_steps = plan.steps * (4 if plan.num_chunks > 1 else 2)
-        small = plan._replace(num_chunks=min(plan.num_chunks, 2))
-        launch.targets(job((num_steps, 2 * plan.rows, num_actions)), plan=small)
+    for num_actions, plan, is_long, checks in share:
+        n = plan.steps * (4 * plans.FADING if is_long else 4)
+        given = job((n, 2 * plan.rows, num_actions))
+        launch.targets(given._replace(tolerance=CHECKED if checks else None), plan=plan)
 
 
-def compile_all(jobs: Iterable[tuple[int, Plan]]) -> None:
+def compile_all(jobs: Iterable[tuple[Shape, Plan]]) -> None:
     """Compile plans on all cores."""
-    kinds = {(num_actions, plan._replace(num_chunks=min(plan.num_chunks, 2))) for num_actions, plan in jobs}
-    num_processes = max(1, len(os.sched_getaffinity(0)) - 2)
+    kinds = {compiled_form(shape, plan, checks) for shape, plan in jobs for checks in (False, True)}
+    num_processes = max(1, len(os.sched_getaffinity(0)) - 1)
     shares = [sorted(kinds)[i::num_processes] for i in range(num_processes)]
     with multiprocessing.get_context("spawn").Pool(num_processes) as pool:
-        pool.map(compile_plans, shares, chunksize=1)
+        pool.map(compile_share, shares, chunksize=1)
 
 
-class Comparison:
-    """The plans of one window."""
+# -- measuring -----------------------------------------------------------------------------------------------
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.found: list[tuple[float, Plan]] = []
-        given = job(shape)
-        self.num_bytes = num_bytes_of(given.w)
-        self.copy = seconds_of_copy(self.num_bytes)
 
-    def measure(self, plans: Iterable[Plan]) -> None:
-        given = job(self.shape)
-        wide = Inputs(*(v.double() if v is not None and v.is_floating_point() else v for v in given.w))
-        expected = targets_by_operations(given._replace(w=wide, dtype=torch.float64), Retrace(1.0))
-        del wide
-        scale = expected.abs().max()
-        for plan in plans:
-            error = ((launch.targets(given, plan=plan).out - expected).abs().max() / scale).item()
-            if not error <= ERROR:
-                print(f"WRONG {self.shape} {plan}: relative error {error:.1e}", flush=True)
-                continue
-            self.found.append((seconds_of(lambda plan=plan: launch.targets(given, plan=plan)), plan))
-        self.found = sorted(set(self.found))
+def measure(given: Job, candidates: Iterable[Plan]) -> list[tuple[float, Plan]]:
+    """Return the plans with their times, the fastest first; those that are wrong are told and left out."""
+    wide = Inputs(*(v.double() if v is not None and v.is_floating_point() else v for v in given.w))
+    expected = targets_by_operations(given._replace(w=wide, dtype=torch.float64), Retrace(1.0))
+    del wide
+    found = []
+    for plan in dict.fromkeys(candidates):
+        error = ((launch.targets(given, plan=plan).out - expected).abs().max() / expected.abs().max()).item()
+        if not error <= ERROR:
+            print(f"WRONG {given.shape} {plan}: relative error {error:.1e}", flush=True)
+            continue
+        found.append((seconds_of(lambda plan=plan: launch.targets(given, plan=plan)), plan))
+    return sorted(found)
 
-    def show(self) -> None:
-        given = job(self.shape)
-        chosen = seconds_of(lambda: launch.targets(given))
-        checked = seconds_of(lambda: launch.targets(given._replace(tolerance=1e-4)))
-        endless = given._replace(
-            kind=formulas.KIND_Q_LAMBDA, w=given.w._replace(discount=given.w.discount * 0 + 0.99)
-        )
-        constant = seconds_of(lambda: launch.targets(endless))
-        print(f"{self.shape}, {self.num_bytes / 1e6:.0f} MB: copy {1e6 * self.copy:.0f} µs, ", end="")
-        print(f"default {self.copy / chosen:.0%}, checks × {checked / chosen:.2f}, ", end="")
-        print(f"c = 1 and no ends {self.copy / constant:.0%}, default {tuple(default_plan(self.shape))}")
-        for seconds, plan in self.found[:8]:
-            print(f"    {self.copy / seconds:.0%} {tuple(plan)}")
+
+def short(plan: Plan) -> str:
+    return f"{plan.steps}x{plan.rows}/{plan.num_warps}, {plan.num_chunks} chunks, {plan.max_warps} warps"
+
+
+def show(shape: Shape, candidates: Iterable[Plan], *, has_gradients: bool) -> float:
+    """Print a line about a window, and return the share of the default."""
+    given = job(shape)
+    num_bytes = num_bytes_of(given.w)
+    copy = seconds_of_copy(num_bytes)
+    default = default_plan(shape)
+    found = measure(given, [default, *candidates])
+    seconds = next(seconds for seconds, plan in found if plan == default)
+    checked = seconds_of(lambda: launch.targets(given._replace(tolerance=CHECKED)))
+    print(f"{shape!s:20} {num_bytes / 1e6:5.0f} MB, {num_bytes / seconds / 1e12:.2f} TB/s, ", end="")
+    print(f"{copy / seconds:4.0%} of a copy, checks × {checked / seconds:.2f}, {short(default)}", end="")
+    if default.num_chunks > 1:
+        first = seconds_of_first_kernel(given)
+        print(f"; {1e6 * seconds:.0f} µs, the first kernel {1e6 * first:.0f}, a copy {1e6 * copy:.0f}", end="")
+    if has_gradients:
+        result = launch.targets(given, keeps_m=True)
         for names in (("q",), ("q", "pi")):
-            result = launch.targets(given, keeps_m=True)
             to = Gradients(**{name: torch.empty_like(getattr(given.w, name)) for name in names})
-            seconds = seconds_of(lambda result=result, to=to: launch.backward(given, result, result.out, to))
-            print(f"    gradient of {' and '.join(names)}: × {seconds / chosen:.2f}")
-        print(end="", flush=True)
+            backward = seconds_of(lambda to=to: launch.backward(given, result, result.out, to))
+            print(f"; gradient of {' and '.join(names)} × {backward / seconds:.2f}", end="")
+    print()
+    for other, plan in found[:4] if len(found) > 1 else ():
+        print(f"    {copy / other:4.0%} {short(plan)}")
+    print(end="", flush=True)
+    return copy / seconds
+
+
+def seconds_of_first_kernel(given: Job) -> float:
+    """Return the time of the kernel that reads the window, by PyTorch's profiler; joining chunks takes the rest."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(10):
+            launch.targets(given)
+        torch.cuda.synchronize()
+    return next(event.device_time for event in profile.key_averages() if event.key == "one_pass") / 1e6
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="of the windows")
+    parser.add_argument("--windows", type=int, default=40, help="number of windows")
+    parser.add_argument("--defaults-only", action="store_true", help="try no other plans")
     parser.add_argument("--seconds", type=float, default=300, help="start no window after this time")
-    parser.add_argument("--held-out", action="store_true", help="time the defaults on other windows, and end")
     options = parser.parse_args()
-    if options.held_out:
-        for shape in HELD_OUT:
-            comparison = Comparison(shape)
-            comparison.measure([default_plan(shape)])
-            comparison.show()
-        return
     began = time.monotonic()
-    compile_all((shape[2], plan) for shape in SHAPES for plan in plans(shape))
+    shapes = windows(options.seed, options.windows)
+    others = {shape: [] if options.defaults_only else list(other_plans(shape)) for shape in shapes}
+    compile_all((shape, plan) for shape in shapes for plan in (default_plan(shape), *others[shape]))
     print(f"compiled after {time.monotonic() - began:.0f} s", flush=True)
-    comparisons = []
-    for shape in SHAPES:
-        if time.monotonic() - began < options.seconds / 2:
-            comparisons.append(Comparison(shape))
-            comparisons[-1].measure(plans(shape))
-    print(f"measured {len(comparisons)} windows after {time.monotonic() - began:.0f} s", flush=True)
-    more = [(c, [v for _, plan in c.found[:2] for v in variants(plan)]) for c in comparisons]
-    compile_all((c.shape[2], plan) for c, found in more for plan in found)
-    for comparison, found in more:
-        if time.monotonic() - began < options.seconds:
-            comparison.measure(found)
-        comparison.show()
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for i, shape in enumerate(shapes):
+        if time.monotonic() - began > options.seconds:
+            print(f"{len(shapes) - i} windows left out, as the time is over")
+            break
+        share = show(shape, others[shape], has_gradients=i % 5 == 0)
+        n, batch, num_actions = shape
+        shares[n * batch * (8 * num_actions + 24) >= 200e6].append(share)
+    for is_large, found in shares.items():
+        if found:
+            name = "200 MB and more" if is_large else "under 200 MB"
+            quartiles = ", ".join(f"{q:.0%}" for q in statistics.quantiles(found, n=4)) if len(found) > 1 else ""
+            print(f"{name}: {len(found)} windows, {min(found):.0%} to {max(found):.0%}, quartiles {quartiles}")
 
 
 if __name__ == "__main__":

@@ -53,14 +53,14 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "torch", own)
 
 
-@pytest.fixture(params=[1, 3, 0], ids=["one chunk", "chunks", "loads ahead"])
+@pytest.fixture(params=[1, 3], ids=["one chunk", "chunks"])
 def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way to share out a window, with small tiles."""
     launch = gpu_kernels.load("launch")
     plans = gpu_kernels.load("plans")
 
-    def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Any:
-        return plans.Plan(4, 2, request.param) if request.param else plans.Plan(2, 2, 2, loads_ahead=True)
+    def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int) -> Any:
+        return plans.Plan(4, 2, request.param)
 
     def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> Any:
         chunk_steps = 4 if request.param > 1 else 4 * -(-n // 4)
@@ -72,7 +72,7 @@ def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("_plan")
 @pytest.mark.parametrize("batch_major", [False, True])
-@each("shape", [(5, 3, 6), (1, 3, 4), (9, 1, 1), (12, 2, 9)])
+@each("shape", [(5, 3, 6), (1, 3, 4), (9, 1, 1), (12, 2, 9), (7, 3, 23)])
 def test_every_plan(shape: tuple[int, int, int], batch_major: bool) -> None:
     w = window_with_ends(shape)
     expected = ot.targets(**w, trace=ot.Retrace(0.9))
@@ -96,19 +96,29 @@ def test_plans_fit_their_windows() -> None:
     plans = gpu_kernels.load("plans")
     for n in (1, 16, 1000, 65536):
         for batch in (1, 64, 4096, 1 << 20):
-            for width in {sum(plans.parts(num_actions)) for num_actions in (*range(1, 300), 1000, 8192)}:
+            for width in {plans.width_of(num_actions) for num_actions in (*range(1, 300), 1000, 8192)}:
                 for batch_major in (False, True):
-                    plan = plans.plan_for(n, batch, width, batch_major)
+                    plan = plans.plan_for(n, batch, width, batch_major, 132)
                     assert plan.steps * plan.rows <= 256
                     assert plan.steps == plans.power_of_2(plan.steps) < 2 * n
                     assert plan.rows == plans.power_of_2(plan.rows)
-    assert plans.plan_for(16, 1 << 20, 18, False).num_chunks == 1
-    assert plans.plan_for(16, 4, 18, False).num_chunks == 1
-    assert plans.plan_for(65536, 64, 18, False).num_chunks > 100
-    assert plans.plan_for(65536, 64, 4, False).loads_ahead
-    assert plans.parts(18) == (16, 2)
-    assert plans.parts(7) == (4, 4)
-    assert plans.parts(1) == (1, 0)
+    assert plans.plan_for(16, 1 << 20, 18, False, 132).num_chunks == 1
+    assert plans.plan_for(16, 4, 18, False, 132).num_chunks == 1
+    assert plans.plan_for(65536, 64, 18, False, 132).num_chunks > 100
+    assert plans.width_of(18) == 18
+    assert plans.width_of(7) == 8
+
+
+@each("most_own", [0, 12, 18])
+def test_blocks_cover_a_row(most_own: int) -> None:
+    plans = gpu_kernels.load("plans")
+    for num_actions in range(1, 2000):
+        end = 0
+        for start, width in plans.blocks_of(num_actions, most_own):
+            assert start == end
+            assert width == plans.power_of_2(width)
+            end += width
+        assert num_actions <= end < 2 * num_actions
 
 
 # -- gradients -----------------------------------------------------------------------------------------------
@@ -468,9 +478,16 @@ def short_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     short: list[str] = []
 
     def launched(
-        kernel: Any, grid: tuple, arguments: tuple, constants: tuple, num_warps: int = 4, again: Any = None
+        kernel: Any,
+        grid: tuple,
+        arguments: tuple,
+        constants: tuple,
+        num_warps: int = 4,
+        again: Any = None,
+        *more: Any,
+        **options: Any,
     ) -> Any:
-        real(kernel, grid, arguments, constants, num_warps, again)
+        real(kernel, grid, arguments, constants, num_warps, again, *more, **options)
 
         def run(*given: Any) -> None:
             short.append(kernel.fn.__name__)
@@ -764,6 +781,7 @@ TYPES = {"a": "*i64", "reset": "*i1", "mask": "*i1", "n": "i32", "batch": "i32",
 TYPES |= {"chunk_steps": "i32", "num_chunks": "i32", "total_m": "*fp64", "total_b": "*fp64"}
 TYPES |= {"ends_of_chunks": "*fp64", "reaches": "*i32"}
 SCALARS = ("lambda_", "parameter", "tolerance")
+OVERLAPS = not triton.__version__.startswith(("3.4.", "3.5."))
 
 
 def compile(kernel, constants, tuples):
@@ -792,7 +810,6 @@ for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
     compile(fold.one_pass, {"mode": mode, "m_out": None}, window)
     alone = dict.fromkeys(("m_out", "gain", "reaches", "total_m", "total_b"))
     compile(fold.one_pass, {"mode": mode} | alone, window)
-    compile(fold.one_pass, {"mode": mode._replace(loads_ahead=True)} | alone, window)
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)
@@ -802,8 +819,9 @@ compile(trajectory_aware.double_sum, {"mode": mode, "STARTS": 32, "LANES": 32, "
 how = {"mode": plans.FoldMode(8, 64, False, False), "STAGES": 2}
 compile(fold.fold_pairs, how | {"FORWARDS": True, "total_m": None, "total_b": None}, {})
 compile(fold.fold_pairs, how | {"FORWARDS": False, "out": None, "ends_of_chunks": None}, {})
-compile(fold.add_carried, {"mode": plans.FoldMode(4, 256, False, False), "TILES": 4}, {})
-compile(fold.join_chunks, {"CHUNKS": 64, "ROWS": 8}, {})
+add = {"mode": plans.FoldMode(4, 256, False, False), "OVERLAPS": OVERLAPS}
+compile(fold.add_carried, add, {})
+compile(fold.join_chunks, {"CHUNKS": 64, "ROWS": 8, "OVERLAPS": OVERLAPS}, {})
 """
 
 

@@ -32,6 +32,11 @@ SHAPES = [
     (65536, 256, 4),
     (1000003, 1, 3),
     (5, 7, 2000),
+    (212, 33707, 6),
+    (68, 25913, 11),
+    (2116, 517, 15),
+    (35721, 79, 4),
+    (9001, 29, 13),
 ]
 Tensors = dict[str, torch.Tensor]
 
@@ -158,6 +163,30 @@ def test_in_a_cuda_graph() -> None:
     out.fill_(torch.nan)
     graph.replay()
     torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("shape", [(16, 256, 6), (500, 256, 18)], ids=str)
+def test_a_backward_pass_in_a_cuda_graph(shape: tuple[int, int, int]) -> None:
+    """A training step is captured with its backward pass, after steps on a side stream, as PyTorch asks for."""
+    w = window(shape)
+    w["q"].requires_grad_()
+
+    def step() -> torch.Tensor:
+        out = gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+        return torch.autograd.grad(out.square().sum(), w["q"])[0]
+
+    expected = step()
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    found.fill_(torch.nan)
+    graph.replay()
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")

@@ -18,6 +18,7 @@ What is carried is float64, so a long window of float32 does not accumulate roun
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from offtrace.returns.gpu.rows import (
     GIVEN,
@@ -29,6 +30,7 @@ from offtrace.returns.gpu.rows import (
     fits,
     lambda_of_next,
     load_rows,
+    order_in_tile,
     places,
     read_policy,
     taken,
@@ -45,20 +47,19 @@ TINY_IN_DOUBLE = tl.constexpr(2.0**-160)
 
 
 @triton.jit
-def load_tile(w, action, above, first, n, batch, exists, lambda_, mode: tl.constexpr):
+def load_tile(w, action, above, neighbour, n, batch, lambda_, mode: tl.constexpr):
     """Return what is read for a tile: the actions of the next tile, flags, single numbers, and rows of π and Q.
 
-    `action` has the actions of steps t+1, which are loaded one tile before: where Q(x, a) is depends on them. Nothing
-    is read if no such tile `exists`.
+    `action` has the actions of steps t+1, which are loaded one tile before: where Q(x, a) is depends on them.
     """
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
-    t, in_batch, base, here, state = places(above, first, n, batch, mode)
-    in_batch = in_batch & exists
+    in_batch = neighbour < batch
+    t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
-    discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
+    reward = tl.load(w.r + base + here, is_real, 0.0, eviction_policy=mode.eviction).to(real)
+    discount = tl.load(w.discount + base + here, is_real, 0.0, eviction_policy=mode.eviction).to(real)
     known, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
     lambda_next = lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode)
     c = tl.zeros((SIZE,), real)
@@ -67,7 +68,7 @@ def load_tile(w, action, above, first, n, batch, exists, lambda_, mode: tl.const
     successor = tl.zeros((SIZE,), real)
     if w.expected_q is not None:
         successor = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
-    following = action_ahead(w, t - mode.steps, in_batch, base - mode.steps * step, here, step, n)
+    following = action_ahead(w, t - mode.steps, in_batch, base - mode.steps * step, here, step, n, mode)
     rows = load_rows(w, in_batch & (t >= -1), base, here, state, mode)
     flags = (is_real, goes_on, continues, known)
     singles = (reward, discount, q_a, value, pi_a, mu_a, lambda_next, c, successor)
@@ -81,7 +82,7 @@ def pairs_of_tile(w, tile, parameter, tolerance, mode: tl.constexpr):
     _, flags, singles, rows = tile
     is_real, goes_on, continues, known = flags
     reward, discount, q_a, value, pi_a, mu_a, lambda_next, c, successor = singles
-    ahead, total, greedy = read_policy(rows, value, parameter, tolerance, mode)
+    ahead, total, greedy = read_policy(rows, value, parameter, mode)
     if w.expected_q is not None:
         ahead = successor
     if mode.kind != GIVEN:
@@ -167,6 +168,9 @@ def one_pass(w, out, m_out, gain, reaches, total_m, total_b, strange, n, batch, 
     tolerance = tl.full((), tolerance, real)
     chunk = tl.program_id(1)
     first = tl.program_id(0).to(tl.int64) * mode.rows
+    _, row = order_in_tile(mode)
+    neighbour = first + row
+    in_batch = neighbour < batch
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
     matters = tl.full((ROWS,), True, tl.int1)
@@ -175,25 +179,18 @@ def one_pass(w, out, m_out, gain, reaches, total_m, total_b, strange, n, batch, 
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, num_steps)
-    t, in_batch, base, here, _ = places(n - start, first, n, batch, mode)
-    action = action_ahead(w, t, in_batch, base, here, 1 if mode.batch_major else batch, n)
-    if mode.loads_ahead:
-        loaded = load_tile(w, action, n - start, first, n, batch, True, lambda_, mode)
+    t, base, here, _ = places(n - start, neighbour, n, batch, mode)
+    action = action_ahead(w, t, in_batch, base, here, 1 if mode.batch_major else batch, n, mode)
     for done in tl.range(start, end, STEPS, num_stages=1):
-        if mode.loads_ahead:
-            tile = loaded
-            more = done + STEPS
-            loaded = load_tile(w, tile[0], n - more, first, n, batch, more < end, lambda_, mode)
-        else:
-            tile = load_tile(w, action, n - done, first, n, batch, True, lambda_, mode)
-            action = tile[0]
+        tile = load_tile(w, action, n - done, neighbour, n, batch, lambda_, mode)
+        action = tile[0]
         # All loads are on their way before one is waited for: without the barrier the compiler moves the single
         # numbers behind the sums, and behind the rows they would wait for registers.
         tl.debug_barrier()
         m, b, bad = pairs_of_tile(w, tile, parameter, tolerance, mode)
         g, along = folded(m, b, carried, mode)
         carried = at_earliest(g, mode)
-        t, in_batch, base, here, _ = places(n - done, first, n, batch, mode)
+        t, base, here, _ = places(n - done, neighbour, n, batch, mode)
         there = in_batch & (t >= 0)
         tl.store(out + base + here, g, there)
         if m_out is not None:
@@ -201,7 +198,7 @@ def one_pass(w, out, m_out, gain, reaches, total_m, total_b, strange, n, batch, 
         if gain is not None:
             wanted = there & (chunk > 0)
             if reaches is not None:
-                matters = matters & ~(tl.abs(product) < (TINY_IN_DOUBLE if mode.double else TINY))  # NaN matters
+                matters = matters & is_large(product, mode)
                 num_reached += tl.where(matters, STEPS, 0)
                 wanted = wanted & over_tile(matters, mode)
             reach = times(along, over_tile(product, mode))
@@ -234,39 +231,49 @@ def over_tile(x, mode: tl.constexpr):
     return tl.reshape(found, (SIZE,))
 
 
+@triton.jit
+def is_large(product, mode: tl.constexpr):
+    """Return whether a product of m may matter; NaN does."""
+    return ~(tl.abs(product) < (TINY_IN_DOUBLE if mode.double else TINY))
+
+
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
 def add_carried(out, gain, reaches, ends_of_chunks, strange, n, batch, chunk_steps,
-                mode: tl.constexpr, TILES: tl.constexpr):  # fmt: skip
-    """Add what G behind its chunk adds to some tiles of a chunk. Chunk 0 has nothing behind it."""
+                mode: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    """Add what G behind its chunk adds to a tile. Chunk 0 has nothing behind it.
+
+    With `OVERLAPS` the programs are started before the kernel before them has ended, and wait for it.
+    """
+    if OVERLAPS:
+        gdc_wait()
     ROWS: tl.constexpr = mode.rows
     chunk = tl.program_id(1) + 1
     lane = tl.program_id(0).to(tl.int64) * mode.rows + tl.arange(0, mode.rows)
-    own = chunk.to(tl.int64) * batch + lane
-    behind = tl.load(ends_of_chunks + own - batch, lane < batch, 0.0)
-    start = chunk * chunk_steps + tl.program_id(2) * (mode.steps * TILES)
-    end = tl.zeros((ROWS,), tl.int32) + tl.minimum((chunk + 1) * chunk_steps, n)
+    start = chunk * chunk_steps
+    end = tl.zeros((ROWS,), tl.int32) + tl.minimum(start + chunk_steps, n)
     if reaches is not None:
-        num_reached = tl.load(reaches + own, lane < batch, 0)
-        end = tl.minimum(end, chunk * chunk_steps + num_reached)
-    for i in range(TILES):
-        k = start + i * mode.steps + tl.arange(0, mode.steps)
-        t = (n - 1 - k).to(tl.int64)
-        if mode.batch_major:
-            at = lane[:, None] * n + t[None, :]
-            there = (lane < batch)[:, None] & (k[None, :] < end[:, None])
-            value = behind[:, None]
-        else:
-            at = t[:, None] * batch + lane[None, :]
-            there = (k[:, None] < end[None, :]) & (lane < batch)[None, :]
-            value = behind[None, :]
-        reach = tl.load(gain + at, there, 0.0).to(tl.float64)
-        before = tl.load(out + at, there, 0.0)
-        g = before.to(tl.float64) + times(reach, value)
-        tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often what is added is less than rounding
-        if strange is not None:
-            bad = there & ~fits(g, mode)
-            if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
-                tl.store(strange, 1)
+        num_reached = tl.load(reaches + chunk.to(tl.int64) * batch + lane, lane < batch, 0)
+        end = tl.minimum(end, start + num_reached)
+    k = start + tl.program_id(2) * mode.steps + tl.arange(0, mode.steps)
+    t = (n - 1 - k).to(tl.int64)
+    if mode.batch_major:
+        at = lane[:, None] * n + t[None, :]
+        there = (lane < batch)[:, None] & (k[None, :] < end[:, None])
+    else:
+        at = t[:, None] * batch + lane[None, :]
+        there = (k[:, None] < end[None, :]) & (lane < batch)[None, :]
+    reach = tl.load(gain + at, there, 0.0).to(tl.float64)
+    before = tl.load(out + at, there, 0.0)
+    behind = tl.load(ends_of_chunks + (chunk - 1).to(tl.int64) * batch + lane, lane < batch, 0.0)
+    if mode.batch_major:
+        g = before.to(tl.float64) + times(reach, behind[:, None])
+    else:
+        g = before.to(tl.float64) + times(reach, behind[None, :])
+    tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often what is added is less than rounding
+    if strange is not None:
+        bad = there & ~fits(g, mode)
+        if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
+            tl.store(strange, 1)
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
@@ -325,8 +332,12 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, n, batch, chunk_step
 
 
 @triton.jit(do_not_specialize=["num_chunks", "batch"])
-def join_chunks(total_m, total_b, num_chunks, batch, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
+def join_chunks(total_m, total_b, num_chunks, batch, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+                OVERLAPS: tl.constexpr):  # fmt: skip
     """Replace B of every chunk by G at its earliest step, which is the value behind the chunk before."""
+    if OVERLAPS:
+        gdc_launch_dependents()  # the next kernel may be started
+        gdc_wait()
     lane = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     carried = tl.zeros((ROWS,), tl.float64)
     for start in range(0, num_chunks, CHUNKS):

@@ -121,17 +121,18 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     lambda_ = tl.full((), lambda_, real)
     parameter = tl.full((), parameter, real)
-    first, above = tile_of_program(n, batch, mode)
-    t, in_batch, base, here, state = places(above, first, n, batch, mode)
+    neighbour, above = tile_of_program(n, batch, mode)
+    in_batch = neighbour < batch
+    t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
     discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
     e_t = tl.load(e + base + here, is_real, 0.0).to(real)
-    action = action_ahead(w, t, in_batch, base, here, step, n)
+    action = action_ahead(w, t, in_batch, base, here, step, n, mode)
     _, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
     there = in_batch & (t >= -1)
     rows = load_rows(w, there, base, here, state, mode)
-    ahead, _, greedy = read_policy(rows, value, parameter, 0.0, mode)
+    ahead, _, greedy = read_policy(rows, value, parameter, mode)
     if w.expected_q is not None:
         ahead = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
 
@@ -185,8 +186,6 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
             to_v = 0.0 * to_v
         if w.pi_a is not None:
             to_pi_a = 0.0 * to_pi_a
-        write_rows(w, to, to_v, to_taken, to_pi_a, to_share, action, value, there, base, here, state, parameter,
-                   0, mode.head, mode)  # fmt: skip
-        if mode.tail > 0:
+        for i in tl.static_range(len(mode.blocks)):
             write_rows(w, to, to_v, to_taken, to_pi_a, to_share, action, value, there, base, here, state, parameter,
-                       mode.head, mode.tail, mode)  # fmt: skip
+                       mode.blocks[i][0], mode.blocks[i][1], mode)  # fmt: skip

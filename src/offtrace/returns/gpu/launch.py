@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from offtrace.returns.gpu import fold, trajectory_aware
@@ -13,16 +15,19 @@ from offtrace.returns.gpu.plans import (
     ADD_WARPS,
     FADING,
     JOIN_PROGRAMS,
-    AddPlan,
+    OWN_CHECKED_ROWS,
+    OWN_ROWS,
+    FoldMode,
     FoldPlan,
     Plan,
-    add_plan,
+    add_mode,
+    blocks_of,
     fold_plan,
     gradient_plan,
-    parts,
     plan_for,
     power_of_2,
     tile_size,
+    width_of,
 )
 from offtrace.returns.gpu.rows import Inputs, Mode
 from offtrace.traces import formulas
@@ -60,21 +65,29 @@ def launch(
     constants: tuple,
     num_warps: int = 4,
     again: Run | None = None,
+    max_registers: int = 0,
+    overlaps: bool = False,
 ) -> Run | None:
     """Launch a kernel, and return the function that did it: it takes tensors of the same dtypes and alignments.
 
     With that function as `again`, nothing is looked at. `constants` follow the other arguments, and are compiled in.
-    Triton's interpreter has no such function.
+    Triton's interpreter has no such function. With `overlaps` the programs may be started before the last kernel has
+    ended: they wait for it themselves.
     """
     if again is not None:
         again(*arguments, *constants)
         return again
-    key = (kernel.fn.__name__, grid, constants, num_warps, *_types(arguments))
+    key = (kernel.fn.__name__, grid, constants, num_warps, max_registers, *_types(arguments))
     run = _COMPILED.get(key)
     if run is not None:
         run(*arguments, *constants)
         return run
-    compiled = kernel[grid](*arguments, *constants, num_warps=num_warps)
+    options: dict[str, Any] = {"num_warps": num_warps}
+    if max_registers:
+        options["maxnreg"] = max_registers
+    if overlaps:
+        options["launch_pdl"] = True
+    compiled = kernel[grid](*arguments, *constants, **options)
     if compiled is None or None in key:
         return None
     if len(_COMPILED) >= MOST_COMPILED:
@@ -134,14 +147,15 @@ class Job(NamedTuple):
     def mode(self, plan: Plan) -> Mode:
         """Return what the kernels are compiled for."""
         num_actions = self.num_actions
-        head, tail = parts(num_actions)
         needs_rows = self.kind in GREEDY or (self.w.expected_q is None and self.w.q is not None)
         checks = self.tolerance is not None
+        most_own = OWN_CHECKED_ROWS if checks else OWN_ROWS
+        if plan.shares_rows:
+            most_own = 0
         return Mode(
             kind=self.kind,
             num_actions=num_actions,
-            head=head,
-            tail=tail,
+            blocks=blocks_of(num_actions, most_own),
             logs=self.logs,
             reads_pi=self.kind in READ_PI,
             reads_mu=self.kind in READ_MU,
@@ -152,7 +166,6 @@ class Job(NamedTuple):
             takes_densities=self.kind in (formulas.GIVEN, *TAKE_DENSITIES),
             checks=checks,
             double=self.dtype is torch.float64,
-            loads_ahead=plan.loads_ahead,
             eviction=plan.eviction,
             steps=plan.steps,
             rows=plan.rows,
@@ -167,8 +180,10 @@ class Form(NamedTuple):
     chunk_steps: int
     num_chunks: int
     mode: Mode
-    add: AddPlan
+    add: FoldMode
     num_warps: int
+    max_registers: int
+    """Of a thread, 0 for any number."""
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Form":
@@ -177,8 +192,9 @@ class Form(NamedTuple):
         num_steps = n + mode.checks  # step −1 checks state 0
         chunk_steps = plan.steps * -(-num_steps // (plan.steps * plan.num_chunks))
         num_chunks = -(-num_steps // chunk_steps)
-        add = add_plan(n, batch, chunk_steps, job.batch_major, mode.double)
-        return cls(n, batch, chunk_steps, num_chunks, mode, add, plan.num_warps)
+        add = add_mode(batch, chunk_steps, job.batch_major, mode.double)
+        max_registers = 0 if mode.double else plan.max_registers
+        return cls(n, batch, chunk_steps, num_chunks, mode, add, plan.num_warps, max_registers)
 
 
 class Result(NamedTuple):
@@ -193,12 +209,31 @@ class Result(NamedTuple):
 def targets(job: Job, *, keeps_m: bool = False, plan: Plan | None = None) -> Result:
     """Return targets, or corrections, of a Markov trace."""
     n, batch = job.shape
-    plan = plan or plan_for(n, batch, sum(parts(job.num_actions)), job.batch_major)
+    if plan is None:
+        num_multiprocessors = num_multiprocessors_of(job.w.r.device)
+        plan = plan_for(n, batch, width_of(job.num_actions), job.batch_major, num_multiprocessors)
     form = Form.of(job, plan)
     out = torch.empty_like(job.w.r, dtype=job.dtype)
     m = torch.empty_like(out) if keeps_m else None
     numbers = (float(job.lambda_), float(job.parameter), float(job.tolerance or 0))
     return Result(out, m, form, run_form(form, job.w, out, m, numbers))
+
+
+@lru_cache(maxsize=64)
+def num_multiprocessors_of(device: torch.device) -> int:
+    """Return how many multiprocessors a device has; those of an H200 for Triton's interpreter."""
+    if device.type != "cuda":
+        return 132
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache(maxsize=64)
+def can_overlap(device: torch.device) -> bool:
+    """Return whether a kernel can be started before the last one has ended; Triton's interpreter cannot."""
+    if device.type != "cuda":
+        return False
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    return version >= (3, 6) and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def run_form(
@@ -227,14 +262,14 @@ def run_form(
         total_b = torch.empty_like(total_m)
     arguments = (w, out, m, gain, reaches, total_m, total_b, strange, n, batch, chunk_steps, *numbers)
     grid = (-(-batch // form.mode.rows), num_chunks, 1)
-    main = launch(fold.one_pass, grid, arguments, (form.mode,), form.num_warps, again[0])
+    main = launch(fold.one_pass, grid, arguments, (form.mode,), form.num_warps, again[0], form.max_registers)
     if num_chunks == 1:
         return main, None, None
     join = join_chunks(total_m, total_b, again[1])
     arguments = (out, gain, reaches, total_b, strange, n, batch, chunk_steps)
-    mode, num_tiles = form.add
-    grid = (-(-batch // mode.rows), num_chunks - 1, -(-chunk_steps // (mode.steps * num_tiles)))
-    add = launch(fold.add_carried, grid, arguments, (mode, num_tiles), ADD_WARPS, again=again[2])
+    grid = (-(-batch // form.add.rows), num_chunks - 1, -(-chunk_steps // form.add.steps))
+    overlaps = can_overlap(out.device)
+    add = launch(fold.add_carried, grid, arguments, (form.add, overlaps), ADD_WARPS, again[2], overlaps=overlaps)
     if out is not result:
         result.copy_(out)
     return main, join, add
@@ -246,7 +281,9 @@ def join_chunks(total_m: Tensor, total_b: Tensor, again: Run | None = None) -> R
     rows = 1 if batch <= JOIN_PROGRAMS else 8
     at_once = min(1024 // rows, power_of_2(num_chunks))
     grid = (-(-batch // rows), 1, 1)
-    return launch(fold.join_chunks, grid, (total_m, total_b, num_chunks, batch), (at_once, rows), again=again)
+    arguments = (total_m, total_b, num_chunks, batch)
+    overlaps = can_overlap(total_m.device)
+    return launch(fold.join_chunks, grid, arguments, (at_once, rows, overlaps), again=again, overlaps=overlaps)
 
 
 # -- the flag of the checks ----------------------------------------------------------------------------------
@@ -318,7 +355,7 @@ def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tenso
     if all(value is None for value in to):
         return e
     job = job._replace(tolerance=None)
-    plan = gradient_plan(n, batch, sum(parts(job.num_actions)), job.batch_major)
+    plan = gradient_plan(n, batch, width_of(job.num_actions), job.batch_major)
     num_tiles = -(-(n + 1) // plan.steps)
     grid = (-(-batch // plan.rows) * num_tiles, 1, 1)
     numbers = (n, batch, float(job.lambda_), float(job.parameter))
@@ -332,7 +369,7 @@ def trajectory_aware_targets(job: Job) -> Result:
     out = torch.empty_like(job.w.r, dtype=job.dtype)
     one_step, q_taken, log_ratio = (torch.empty_like(out) for _ in range(3))
     strange = flag_of(out) if job.tolerance is not None else None
-    size = tile_size(sum(parts(job.num_actions)))
+    size = tile_size(width_of(job.num_actions))
     rows = 1 if job.batch_major else min(size, power_of_2(batch))
     plan = Plan(min(size // rows, power_of_2(n)), rows)
     mode = job.mode(plan)

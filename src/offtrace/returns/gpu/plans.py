@@ -6,30 +6,42 @@ from typing import NamedTuple
 TILE_CELLS = 4096
 """Cells of Q in a tile."""
 TILE_ROWS = 128
-WARPS = 2048
-"""Warps that keep a device busy: about 16 for each of its multiprocessors."""
+HELD = ((8, 36), (12, 32), (18, 16), (40, 12))
+"""Warps that a multiprocessor holds at once, by the cells of a row: longer rows take more registers."""
+HELD_IF_LONGER = 8
+IN_CHUNKS = 16
+"""Warps of a multiprocessor if time is cut into chunks: with fewer and longer chunks, less has to be added."""
+IN_SHORT_CHUNKS = 20
+SHORT_ROWS = 8
+"""Rows of so many cells or fewer have IN_SHORT_CHUNKS warps: there is less of a row to load at once."""
+TINY_ROWS = 4
+"""Of rows of so many cells or fewer, a thread takes four steps of a chunk at once."""
+FEW = 128
+"""Batches below this size have tiles of several steps, unless they fill tiles of one."""
+FULL = 1.3
+"""Tiles have at most so many rows per neighbour in the batch: smaller tiles are taken if they would be emptier."""
+WITHOUT_CHUNKS = 4
+"""Time is cut into chunks if a tile would need more steps to keep the device busy; more than 1 for shared rows."""
+SHORT = 32
+"""Windows of so many steps or fewer are not cut into chunks."""
+CACHED = 200_000_000
+"""Windows of so many bytes or fewer are read so that the cache keeps what is read again; others are slower so."""
+OWN_ROWS = 12
+"""Rows of so many actions or fewer are read by one thread each."""
+OWN_CHECKED_ROWS = 18
+"""The same with checks, which make more sums over a row: threads that share one would exchange more."""
 NARROW = 8
-"""Rows of so many cells or fewer are so short that a program takes two steps of them at once."""
-FEW_REGISTERS = 16
-"""Rows of so many cells or fewer leave registers for loading a tile ahead."""
-L2_BYTES = 150_000_000
-"""Windows up to this size are read so that the cache keeps what is read again; larger ones are slower that way."""
+"""Rows of so many cells or fewer leave registers for large tiles in the backward kernel."""
 FOLD_TILE = 1024
 """Rows of a tile where pairs are folded."""
 FOLD_PROGRAMS = 512
 """The most programs that fold pairs."""
 FADING = 32
 """Shorter chunks do not look whether a product of m has become too small to matter; this takes time, too."""
-SHORT = 32
-"""Windows of so many steps or fewer are not cut into chunks."""
 ADD_TILE = 1024
 """Rows of a tile where what is carried is added."""
 ADD_WARPS = 8
 """Warps of a program there."""
-ADD_TILES = 4
-"""The most tiles of a program there."""
-ADD_PROGRAMS = 2048
-"""The fewest programs there, if there are as many tiles."""
 JOIN_PROGRAMS = 1024
 """The most programs that join chunks for one neighbour each."""
 
@@ -58,55 +70,86 @@ class Plan(NamedTuple):
     num_chunks: int = 1
     """Chunks of time, each with programs of its own."""
     num_warps: int = 4
-    loads_ahead: bool = False
-    """A tile is loaded while the one after it in time is computed; takes registers for both."""
     eviction: str = ""
-    """Hint for the cache about rows of Q and π; "evict_first" leaves more of it to what is read again."""
+    """Hint for the cache about what is read once; "evict_first" leaves more of it to what is read again."""
+    max_warps: int = 16
+    """Warps that a multiprocessor holds at once. It limits the registers of a thread."""
+    shares_rows: bool = False
+    """Short rows are shared by several threads, as longer ones are."""
+
+    @property
+    def max_registers(self) -> int:
+        """Registers of a thread: a quarter of a multiprocessor has 16384, handed out by 8 for each thread of a warp.
+
+        >>> Plan(1, 64, max_warps=16).max_registers, Plan(1, 64, max_warps=20).max_registers
+        (128, 96)
+        """
+        return min(248, 16384 // (32 * self.max_warps // 4) // 8 * 8)
 
 
 @lru_cache(maxsize=1024)
-def plan_for(n: int, batch: int, width: int, batch_major: bool) -> Plan:
+def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int) -> Plan:
     """Return the plan for a window with rows of so many cells; found by trying (`studies/gpu_plans.py`).
 
-    A warp has 32 rows. Tiles of one step and many neighbours need no scan. A short window has tiles of several steps
-    if it has too few neighbours for that, a long one is cut into chunks of time.
+    What the device does not hold at once runs afterwards, almost alone. So a plan does not make more programs than it
+    holds, unless the batch alone does.
     """
     size = tile_size(width)
-    is_narrow = width <= NARROW
-    if n <= SHORT or (batch < 32 and not batch_major):
-        plan = _in_chunks(batch, _tile_of_few(n, batch, size, batch_major), size)
-    elif batch_major:
-        rows = min(max(1, size // 32), power_of_2(batch))
-        plan = _in_chunks(batch, (size // rows, rows), size, 2 * WARPS if is_narrow else WARPS)
-        if plan.num_chunks == 1 and not is_narrow:
-            plan = _in_chunks(batch, (min(size, 64), 1), size)._replace(loads_ahead=True)
-    else:
-        plan = _in_chunks(batch, (1, min(size, 64)), size)._replace(loads_ahead=width <= FEW_REGISTERS)
-        if plan.num_chunks > 1 and is_narrow:
-            plan = plan._replace(steps=2)  # by the same warps: a thread has both steps of its row
-    is_small = n * batch * (8 * width + 24) <= L2_BYTES and not is_narrow
-    return plan._replace(
-        num_chunks=1 if n <= SHORT else max(1, min(plan.num_chunks, n // (2 * plan.steps))),
-        eviction="evict_first" if is_small else "",
-    )
-
-
-def _in_chunks(batch: int, tile: tuple[int, int], size: int, all_warps: int = WARPS) -> Plan:
-    """Return a plan with a tile of steps and neighbours, and chunks of time until there are so many warps."""
-    steps, rows = tile
-    num_warps = max(1, min(4, steps * rows // 32)) if size >= 64 else 4
-    num_groups = -(-batch // rows)
-    return Plan(steps, rows, -(-all_warps // (num_groups * num_warps)), num_warps)
-
-
-def _tile_of_few(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:
-    """Return steps and neighbours of a tile, for a window with few steps or few neighbours."""
+    max_warps = next((held for cells, held in HELD if width <= cells), HELD_IF_LONGER)
+    is_cut = n > SHORT
     if batch_major:
-        steps = min(size, power_of_2(n))
-        return steps, min(size // steps, power_of_2(batch))
-    rows = min(size, power_of_2(batch))
-    while rows > 8 and -(-batch // rows) * size < 32 * WARPS:
-        rows //= 2
+        steps, rows = _tile_of_long_rows(n, batch, size)
+    else:
+        steps, rows = _tile_without_chunks(n, batch, size, 32 * max_warps * num_multiprocessors)
+        is_cut = is_cut and steps > (WITHOUT_CHUNKS if width <= OWN_ROWS else 1)
+        if is_cut:
+            max_warps = min(max_warps, IN_SHORT_CHUNKS if TINY_ROWS < width <= SHORT_ROWS else IN_CHUNKS)
+            steps, rows = _tile_of_chunks(n, batch, size)
+    num_warps = max(1, steps * rows // 32) if size >= 64 else 4
+    num_chunks = 1
+    if is_cut:
+        if width <= TINY_ROWS and steps == 1:
+            steps = min(4, power_of_2(n))  # by the same warps: a thread has all of its row
+        num_chunks = num_multiprocessors * max_warps // (-(-batch // rows) * num_warps)
+        num_chunks = max(1, min(num_chunks, n // (2 * steps)))
+    plan = Plan(steps, rows, num_chunks, num_warps, max_warps=max_warps)
+    if n * batch * (8 * width + 24) <= CACHED:
+        plan = plan._replace(eviction="evict_first")
+    return plan
+
+
+def _tile_without_chunks(n: int, batch: int, size: int, rows_held: int) -> tuple[int, int]:
+    """Return steps and neighbours of a tile: as many steps as the device holds at once, at most 16."""
+    steps = 1
+    while steps < 16 and 2 * steps * batch <= rows_held:
+        steps *= 2
+    steps = min(steps, size, power_of_2(n))
+    rows = min(size, 64) if steps == 1 else size // steps
+    return steps, min(rows, power_of_2(batch))
+
+
+def _tile_of_chunks(n: int, batch: int, size: int) -> tuple[int, int]:
+    """Return steps and neighbours of a tile of a chunk: one step, which needs no scan, unless the batch is small."""
+    if _is_full(batch, 64):
+        tile = (1, 64)
+    elif batch >= FEW or _is_full(batch, 32):
+        tile = (1, 32)
+    elif _is_full(batch, 16):
+        tile = (2, 16)
+    else:
+        tile = (4 if batch >= 16 else TILE_ROWS, 8)
+    rows = min(tile[1], size, power_of_2(batch))
+    return min(tile[0], size // rows, power_of_2(n)), rows
+
+
+def _is_full(batch: int, rows: int) -> bool:
+    """Return whether few rows of tiles with so many neighbours would be empty."""
+    return -(-batch // rows) * rows <= FULL * batch
+
+
+def _tile_of_long_rows(n: int, batch: int, size: int) -> tuple[int, int]:
+    """Return steps and neighbours of a tile of a batch-major window, which has steps side by side in memory."""
+    rows = min(max(1, size // min(32, power_of_2(n))), power_of_2(batch))
     return min(size // rows, power_of_2(n)), rows
 
 
@@ -141,26 +184,19 @@ def gradient_plan(n: int, batch: int, width: int, batch_major: bool) -> Plan:
     """Return the tiles of the backward kernel: small ones where rows are wide, as a program then needs registers."""
     size = tile_size(width) if width <= NARROW else max(1, tile_size(width) // 4)
     steps, rows = long_tile(n, batch, size, batch_major)
-    return Plan(steps, rows, num_warps=max(1, size // 32) if width <= 32 else 4)
+    num_warps = max(1, size // 32) if width <= 32 else 4
+    return Plan(steps, rows, num_warps=num_warps, shares_rows=True)  # so they write side by side
 
 
-class AddPlan(NamedTuple):
-    """How what is carried is added: tiles of several steps, which share it, and tiles of a program."""
-
-    mode: FoldMode
-    num_tiles: int
-
-
-def add_plan(n: int, batch: int, chunk_steps: int, batch_major: bool, double: bool) -> AddPlan:
+def add_mode(batch: int, chunk_steps: int, batch_major: bool, double: bool) -> FoldMode:
+    """Return the tiles where what is carried is added: several steps, which share it."""
     if batch_major:
         steps = min(ADD_TILE, power_of_2(chunk_steps))
         rows = min(ADD_TILE // steps, power_of_2(batch))
     else:
         rows = min(ADD_TILE // 4, power_of_2(batch))
         steps = min(ADD_TILE // rows, power_of_2(chunk_steps))
-    all_tiles = -(-batch // rows) * -(-n // steps)
-    num_tiles = max(1, min(ADD_TILES, all_tiles // ADD_PROGRAMS, -(-chunk_steps // steps)))
-    return AddPlan(FoldMode(steps, rows, batch_major, double), num_tiles)
+    return FoldMode(steps, rows, batch_major, double)
 
 
 def long_tile(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:
@@ -171,12 +207,25 @@ def long_tile(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, in
     return (inner, outer) if batch_major else (outer, inner)
 
 
-def parts(num_actions: int) -> tuple[int, int]:
-    """Return the two blocks that a row of actions is read in, both powers of 2.
+def blocks_of(num_actions: int, most_own: int = 0) -> tuple[tuple[int, int], ...]:
+    """Return the first action and the width of the blocks that a row of actions is read in; widths are powers of 2.
 
-    >>> parts(18), parts(4), parts(7)
-    ((16, 2), (4, 0), (4, 4))
+    A row of at most `most_own` actions is read by one thread, in blocks of what it can load at once: nothing is
+    exchanged between threads. Threads share a longer one. It is read in two blocks, as one would leave cells empty:
+    14 of 32 for 18 actions.
+
+    >>> blocks_of(6, most_own=12), blocks_of(18, most_own=12), blocks_of(7)
+    (((0, 2), (2, 2), (4, 2)), ((0, 16), (16, 2)), ((0, 4), (4, 4)))
     """
+    if num_actions <= most_own:
+        width = next(width for width in (4, 2, 1) if num_actions % width == 0)
+        return tuple((start, width) for start in range(0, num_actions, width))
     head = 1 << (num_actions.bit_length() - 1)
     rest = num_actions - head
-    return head, power_of_2(rest) if rest else 0
+    return ((0, head), (head, power_of_2(rest))) if rest else ((0, head),)
+
+
+def width_of(num_actions: int) -> int:
+    """Return the cells of a row of actions, with those of the last block that are empty."""
+    start, width = blocks_of(num_actions)[-1]
+    return start + width

@@ -57,9 +57,8 @@ class Mode(NamedTuple):
     kind: int
     """The trace, as numbered in `formulas`; GIVEN for an array of c."""
     num_actions: int
-    head: int
-    tail: int
-    """A row of 18 actions is read as 16 and 2: blocks have powers of 2, and a block of 32 would be half empty."""
+    blocks: tuple[tuple[int, int], ...]
+    """First action and width of the blocks that a row of actions is read in, see `plans.blocks_of`."""
     logs: bool
     """`pi_a` and `mu_a` are logarithms."""
     reads_pi: bool
@@ -77,10 +76,8 @@ class Mode(NamedTuple):
     checks: bool
     double: bool
     """The result is float64, and so are all numbers. Otherwise only products with c and what is carried are."""
-    loads_ahead: bool
-    """A tile is loaded while the one after it in time is computed."""
     eviction: str
-    """Hint for the cache about rows of Q and π."""
+    """Hint for the cache about what is read once."""
     steps: int
     rows: int
 
@@ -115,35 +112,47 @@ def fits(x, mode: tl.constexpr):
 
 @triton.jit
 def tile_of_program(n, batch, mode: tl.constexpr):
-    """Return the first neighbour and the step above the tile of a program; those of the last steps come first."""
+    """Return the neighbours of a program and the step above its tile; the last steps come first."""
     num_groups = tl.cdiv(batch, mode.rows)
-    first = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows
-    return first, n - tl.program_id(0) // num_groups * mode.steps
+    _, row = order_in_tile(mode)
+    neighbour = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows + row
+    return neighbour, n - tl.program_id(0) // num_groups * mode.steps
 
 
 @triton.jit
-def places(above, first, n, batch, mode: tl.constexpr):
-    """Return where the rows of a tile are in memory, in 5 parts.
-
-    t             the step of each row; steps below −1 are not there
-    in_batch      whether its neighbour is in the batch
-    base, here    row t of r, a, …, as a common offset and one per row
-    state         row t+1 of Q and π is at base + here + state
-    """
+def order_in_tile(mode: tl.constexpr):
+    """Return how many steps before the latest one each row of a tile is, and in which row of neighbours."""
     i = tl.arange(0, mode.steps * mode.rows)
     if mode.batch_major:
-        t = above - 1 - i % mode.steps
+        earlier = i % mode.steps
         row = i // mode.steps
-        base = first * n + above - 1
-        here = row.to(tl.int64) * n - i % mode.steps
-        state = first + row + 1  # a window has one state more than steps
     else:
-        t = above - 1 - i // mode.rows
+        earlier = i // mode.rows
         row = i % mode.rows
-        base = (above - 1) * batch.to(tl.int64) + first
-        here = row - (i // mode.rows) * batch.to(tl.int64)
+    return earlier, row
+
+
+@triton.jit
+def places(above, neighbour, n, batch, mode: tl.constexpr):
+    """Return where the rows of a tile are in memory, in 4 parts.
+
+    t             the step of each row, above − 1 for the latest one; steps below −1 are not there
+    base, here    row t of r, a, …, as a common offset and one per row
+    state         row t+1 of Q and π is at base + here + state
+
+    `neighbour` is the place of each row in the batch.
+    """
+    earlier, _ = order_in_tile(mode)
+    t = above - 1 - earlier
+    if mode.batch_major:
+        base = above.to(tl.int64) - 1
+        here = neighbour * n - earlier
+        state = neighbour + 1  # a window has one state more than steps
+    else:
+        base = (above - 1) * batch.to(tl.int64)
+        here = neighbour - earlier * batch.to(tl.int64)
         state = batch
-    return t, first + row < batch, base, here, state
+    return t, base, here, state
 
 
 @triton.jit
@@ -178,32 +187,27 @@ def policy_and_values(w, there, base, here, state, START: tl.constexpr, WIDTH: t
 
 @triton.jit
 def load_rows(w, there, base, here, state, mode: tl.constexpr):
-    """Return π and Q of state t+1 for the first actions and for the others, if whole rows are read."""
-    SIZE: tl.constexpr = mode.steps * mode.rows
-    real: tl.constexpr = tl.float64 if mode.double else tl.float32
-    p = tl.zeros((SIZE, 1), real)
-    values = p
-    other_p = p
-    other_values = p
+    """Return π and Q of state t+1, a pair for every block of actions, if whole rows are read."""
+    rows = ()
     if mode.reads_rows:
-        p, values = policy_and_values(w, there, base, here, state, 0, mode.head, mode)
-        if mode.tail > 0:
-            other_p, other_values = policy_and_values(w, there, base, here, state, mode.head, mode.tail, mode)
-    return p, values, other_p, other_values
+        for i in tl.static_range(len(mode.blocks)):
+            pair = policy_and_values(w, there, base, here, state, mode.blocks[i][0], mode.blocks[i][1], mode)
+            rows = rows + (pair,)  # noqa: RUF005, Triton has no other way
+    return rows
 
 
 @triton.jit
-def sums_over(p, values, value, parameter, tolerance, START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):
+def sums_over(p, values, value, parameter, START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):
     """Return what is summed up over some of the actions of state t+1.
 
-    E_π Q(x, ·);  Σ π, which is NaN if one of them is no probability;  what Watkins's traces read: max Q(x, ·),
+    E_π Q(x, ·);  Σ π, which is NaN if one of them is negative;  what Watkins's traces read: max Q(x, ·),
     or the share of π that the action taken, whose Q is `value`, nearly matches
     """
     expected = tl.sum(tl.where(p != 0, p * values, 0.0), 1)
     total = expected
     if mode.checks:
-        slack = tl.full((1, 1), tolerance, p.dtype)
-        total = tl.sum(tl.where((p >= -slack) & (p <= 1 + slack), p, float("nan")), 1)
+        # None is above 1 if their sum is 1. A negative one may be rounding: `checks.py` decides.
+        total = tl.sum(tl.where(p >= 0, p, float("nan")), 1)
     greedy = expected
     if mode.kind == WATKINS:
         is_legal = (values == values) & (START + tl.arange(0, WIDTH) < mode.num_actions)[None, :]  # NaN: illegal
@@ -221,7 +225,7 @@ def matches(p, values, value, parameter):
 
 
 @triton.jit
-def read_policy(rows, value, parameter, tolerance, mode: tl.constexpr):
+def read_policy(rows, value, parameter, mode: tl.constexpr):
     """Return the sums of `sums_over` over all actions of the rows that were loaded."""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
@@ -229,14 +233,15 @@ def read_policy(rows, value, parameter, tolerance, mode: tl.constexpr):
     total = tl.full((SIZE,), 1.0, real)
     greedy = expected
     if mode.reads_rows:
-        expected, total, greedy = sums_over(rows[0], rows[1], value, parameter, tolerance, 0, mode.head, mode)
-        if mode.tail > 0:
-            expected_2, total_2, greedy_2 = sums_over(
-                rows[2], rows[3], value, parameter, tolerance, mode.head, mode.tail, mode
-            )
-            expected += expected_2
-            total += total_2
-            greedy = tl.maximum(greedy, greedy_2) if mode.kind == WATKINS else greedy + greedy_2
+        total = expected
+        if mode.kind == WATKINS:
+            greedy = tl.full((SIZE,), float("-inf"), real)
+        for i in tl.static_range(len(mode.blocks)):
+            p, values = rows[i]
+            sums = sums_over(p, values, value, parameter, mode.blocks[i][0], mode.blocks[i][1], mode)
+            expected += sums[0]
+            total += sums[1]
+            greedy = tl.maximum(greedy, sums[2]) if mode.kind == WATKINS else greedy + sums[2]
     if mode.kind == WATKINS:
         own = tl.where(value == value, value, float("-inf"))
         greedy = tl.where(own == greedy, 1.0, 0.0)
@@ -244,11 +249,13 @@ def read_policy(rows, value, parameter, tolerance, mode: tl.constexpr):
 
 
 @triton.jit
-def action_ahead(w, t, in_batch, base, here, step, n):
-    """Return the action of step t+1, whatever it is; 0 if there is no such step."""
-    action = tl.zeros(t.shape, tl.int64)
+def action_ahead(w, t, in_batch, base, here, step, n, mode: tl.constexpr):
+    """Return the action of step t+1; −1 if it is no action, 0 if there is no such step."""
+    action = tl.zeros(t.shape, tl.int32)
     if w.a is not None:
-        action = tl.load(w.a + base + step + here, in_batch & (t >= -1) & (t + 1 < n), 0).to(tl.int64)
+        has_next = in_batch & (t >= -1) & (t + 1 < n)
+        given = tl.load(w.a + base + step + here, has_next, 0, eviction_policy=mode.eviction).to(tl.int64)
+        action = tl.where((given >= 0) & (given < mode.num_actions), given.to(tl.int32), -1)
     return action
 
 
@@ -260,7 +267,7 @@ def taken(w, action, is_real, goes_on, base, here, state, step, mode: tl.constex
     one = tl.full((SIZE,), 1.0, real)
     known = goes_on
     if w.a is not None:
-        known = goes_on & (action >= 0) & (action < mode.num_actions)
+        known = goes_on & (action >= 0)
     cell = (here + state) * mode.num_actions + action
     if w.q_a is not None:
         # Corrections have δ_t in b_t, and so Q(x_t, a_t), where targets have c_{t+1} Q(x_{t+1}, a_{t+1}).
@@ -280,7 +287,7 @@ def taken(w, action, is_real, goes_on, base, here, state, step, mode: tl.constex
     elif mode.reads_pi:
         pi_a = tl.load(w.pi + base * mode.num_actions + cell, known, 0.0).to(likelihood)
     if mode.reads_mu:
-        mu_a = tl.load(w.mu_a + base + step + here, goes_on, 1.0).to(likelihood)
+        mu_a = tl.load(w.mu_a + base + step + here, goes_on, 1.0, eviction_policy=mode.eviction).to(likelihood)
     return known, q_a, value, pi_a, mu_a
 
 

@@ -54,16 +54,17 @@ def all_steps(w, one_step, q_taken, log_ratio, strange, n, batch, tolerance: tl.
     """Write one_step_t, and Q(x, a) and log ρ of step t+1, with 0 in masked rows."""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     tolerance = tl.full((), tolerance, real)
-    first, above = tile_of_program(n, batch, mode)
-    t, in_batch, base, here, state = places(above, first, n, batch, mode)
+    neighbour, above = tile_of_program(n, batch, mode)
+    in_batch = neighbour < batch
+    t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
     is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
     reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
     discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
-    action = action_ahead(w, t, in_batch, base, here, step, n)
+    action = action_ahead(w, t, in_batch, base, here, step, n, mode)
     known, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
     there = in_batch & (t >= -1)
-    ahead, total, _ = read_policy(load_rows(w, there, base, here, state, mode), value, tolerance, tolerance, mode)
+    ahead, total, _ = read_policy(load_rows(w, there, base, here, state, mode), value, tolerance, mode)
     if w.expected_q is not None:
         ahead = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
     now = tl.where(is_real, reward + times(discount, ahead), 0.0)
