@@ -83,6 +83,16 @@ def test_every_plan(shape: tuple[int, int, int], batch_major: bool) -> None:
 
 
 @pytest.mark.parametrize("batch_major", [False, True])
+def test_what_is_carried_is_added_tile_by_tile(batch_major: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of 20 steps has tiles of 4 and 8 there."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(4, 2, 2))
+    monkeypatch.setattr(gpu_kernels.load("plans"), "ADD_TILE", 8)
+    w = window_with_ends((40, 3, 5))
+    got = gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=batch_major))
+    np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
 @each("shape", [(40, 3, 2), (3, 37, 3), (6, 2, 70), (300, 1, 2), (6, 64, 40)])
 def test_its_own_plans(shape: tuple[int, int, int], batch_major: bool) -> None:
     w = window_with_ends(shape)
@@ -431,6 +441,15 @@ def test_an_overflow_is_refused() -> None:
             expected = refusal(ot.targets, **wrong, trace=trace)
         words = refusal(gpu_kernels.targets, trace, wrong)
         assert words.replace("torch.float", "float") == expected
+
+
+@pytest.mark.usefixtures("_plan")
+@each("num_actions", [1, 4, 7, 12, 17, 40])
+def test_a_valid_window_is_not_looked_at_again(num_actions: int) -> None:
+    """The checks of the kernels find nothing in it, so those of the host, which take longer, are not run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_kernels.load(), "_raise", lambda *_: pytest.fail("the host looks for a fault"))
+        gpu_kernels.targets(ot.Retrace(0.9), window_with_ends((5, 3, num_actions)))
 
 
 def test_a_policy_is_checked_without_values() -> None:
