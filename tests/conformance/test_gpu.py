@@ -119,6 +119,22 @@ def test_plans_fit_their_windows() -> None:
     assert plans.width_of(7) == 8
 
 
+@each("n", [10**6, 2**26, 2**31 - 2**22])
+def test_grids_of_huge_windows_fit(n: int) -> None:
+    """CUDA allows 65,535 programs on the second and the third axis. Small devices have few chunks, so long ones."""
+    plans = gpu_kernels.load("plans")
+    launch = gpu_kernels.load("launch")
+    for batch in (1, 100, 2500, 10**6):
+        for num_multiprocessors in (1, 20, 132):
+            for batch_major in (False, True):
+                r = torch.empty(1, device="meta").expand(n, batch)
+                job = launch.Job(launch.Inputs(r=r, discount=r), 0, batch_major=batch_major, tolerance=1e-4)
+                form = launch.Form.of(job, plans.plan_for(n, batch, 4, batch_major, num_multiprocessors))
+                assert form.num_chunks <= 65535
+                if form.num_chunks > 1:
+                    assert -(-form.chunk_steps // form.add.steps) <= 65535
+
+
 @each("most_own", [0, 12, 18])
 def test_blocks_cover_a_row(most_own: int) -> None:
     plans = gpu_kernels.load("plans")

@@ -22,6 +22,8 @@ FULL = 1.3
 """Tiles have at most so many rows per neighbour in the batch: smaller tiles are taken if they would be emptier."""
 WITHOUT_CHUNKS = 4
 """Time is cut into chunks if a tile would need more steps to keep the device busy; more than 1 for shared rows."""
+LONGEST_CHUNK = 2**17
+"""Steps of a chunk: adding what is carried takes a program for every 4 of them, and CUDA allows 65,535 on an axis."""
 SHORT = 32
 """Windows of so many steps or fewer are not cut into chunks."""
 CACHED = 200_000_000
@@ -112,6 +114,8 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocess
             steps = min(4, power_of_2(n))  # by the same warps: a thread has all of its row
         num_chunks = num_multiprocessors * max_warps // (-(-batch // rows) * num_warps)
         num_chunks = max(1, min(num_chunks, n // (2 * steps)))
+        if num_chunks > 1:
+            num_chunks = max(num_chunks, -(-n // LONGEST_CHUNK))
     plan = Plan(steps, rows, num_chunks, num_warps, max_warps=max_warps)
     if n * batch * (8 * width + 24) <= CACHED:
         plan = plan._replace(eviction="evict_first")
