@@ -299,13 +299,7 @@ def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, n, batch, chunk_step
         carried = tl.load(ends_of_chunks + own - batch, (chunk > 0) & (lane < batch), 0.0)
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, n)
-    i = tl.arange(0, mode.steps * mode.rows)
-    if mode.batch_major:
-        later = i % mode.steps
-        row = i // mode.steps
-    else:
-        later = i // mode.rows
-        row = i % mode.rows
+    later, row = order_in_tile(mode)
     for k in tl.range(start, end, STEPS, num_stages=STAGES):
         t = k + later if FORWARDS else n - 1 - k - later
         there = (k + later < end) & (first + row < batch)

@@ -121,15 +121,15 @@ def tile_of_program(n, batch, mode: tl.constexpr):
 
 @triton.jit
 def order_in_tile(mode: tl.constexpr):
-    """Return how many steps before the latest one each row of a tile is, and in which row of neighbours."""
+    """Return the step and the neighbour of each row of a tile, both counted from its first row."""
     i = tl.arange(0, mode.steps * mode.rows)
     if mode.batch_major:
-        earlier = i % mode.steps
-        row = i // mode.steps
+        step = i % mode.steps
+        neighbour = i // mode.steps
     else:
-        earlier = i // mode.rows
-        row = i % mode.rows
-    return earlier, row
+        step = i // mode.rows
+        neighbour = i % mode.rows
+    return step, neighbour
 
 
 @triton.jit
