@@ -101,7 +101,9 @@ def runtimes() -> Callable[[Sequence[Plan]], Synchronous]:
     def runtime_for(specs: Sequence[Plan], _: Any = None) -> Synchronous:
         if repr(specs) not in made:
             made[repr(specs)] = make(specs)
-        return made[repr(specs)]
+        found = made[repr(specs)]
+        found._piece_length = {True: 0, False: 0}  # it depends on how fast the tests before ran
+        return found
 
     return runtime_for
 
