@@ -11,11 +11,11 @@ HELD = ((8, 36), (12, 32), (18, 16), (40, 12))
 HELD_IF_LONGER = 8
 IN_CHUNKS = 16
 """Warps of a multiprocessor if time is cut into chunks: with fewer and longer chunks, less has to be added."""
-IN_SHORT_CHUNKS = 20
+WITH_SHORT_ROWS = 20
+"""The same for rows of at most SHORT_ROWS cells, but for the shortest: a warp has less to load at once."""
 SHORT_ROWS = 8
-"""Rows of so many cells or fewer have IN_SHORT_CHUNKS warps: there is less of a row to load at once."""
 TINY_ROWS = 4
-"""Of rows of so many cells or fewer, a thread takes four steps of a chunk at once."""
+"""If rows have so many cells or fewer, a thread takes four steps of a chunk at once."""
 FEW = 128
 """Batches below this size have tiles of several steps, unless they fill tiles of one."""
 FULL = 1.3
@@ -105,13 +105,13 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocess
         steps, rows = _tile_without_chunks(n, batch, size, 32 * max_warps * num_multiprocessors)
         is_cut = is_cut and steps > (WITHOUT_CHUNKS if width <= OWN_ROWS else 1)
         if is_cut:
-            max_warps = min(max_warps, IN_SHORT_CHUNKS if TINY_ROWS < width <= SHORT_ROWS else IN_CHUNKS)
+            max_warps = min(max_warps, WITH_SHORT_ROWS if TINY_ROWS < width <= SHORT_ROWS else IN_CHUNKS)
             steps, rows = _tile_of_chunks(n, batch, size)
     num_warps = max(1, steps * rows // 32) if size >= 64 else 4
     num_chunks = 1
     if is_cut:
         if width <= TINY_ROWS and steps == 1:
-            steps = min(4, power_of_2(n))  # by the same warps: a thread has all of its row
+            steps = min(4, power_of_2(n))  # with as many threads: each takes four steps of a row
         num_chunks = num_multiprocessors * max_warps // (-(-batch // rows) * num_warps)
         num_chunks = max(1, min(num_chunks, n // (2 * steps)))
         if num_chunks > 1:
