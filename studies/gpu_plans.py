@@ -165,18 +165,15 @@ def seconds_of_copy(num_bytes: int) -> float:
 # -- compiling -----------------------------------------------------------------------------------------------
 
 
-def compiled_form(shape: Shape, plan: Plan, checks: bool) -> tuple[int, Plan, bool, bool]:
-    """Return what the kernels of a plan depend on: the number of chunks only if it is 1, their length roughly."""
-    num_tiles = -(-shape[0] // (plan.steps * plan.num_chunks))
-    is_long = plan.num_chunks > 1 and num_tiles * plan.steps > plans.FADING
-    return shape[2], plan._replace(num_chunks=min(plan.num_chunks, 2)), is_long, checks
+def compiled_form(shape: Shape, plan: Plan, checks: bool) -> tuple[int, Plan, bool]:
+    """Return what the kernel of a plan depends on: the number of chunks only if it is 1."""
+    return shape[2], plan._replace(num_chunks=min(plan.num_chunks, 2)), checks
 
 
-def compile_share(share: list[tuple[int, Plan, bool, bool]]) -> None:
+def compile_share(share: list[tuple[int, Plan, bool]]) -> None:
     """Compile kernels into Triton's cache on disk."""
-    for num_actions, plan, is_long, checks in share:
-        n = plan.steps * (4 * plans.FADING if is_long else 4)
-        given = job((n, 2 * plan.rows, num_actions))
+    for num_actions, plan, checks in share:
+        given = job((4 * plan.steps, 2 * plan.rows, num_actions))
         launch.targets(given._replace(tolerance=CHECKED if checks else None), plan=plan)
 
 
@@ -222,29 +219,23 @@ def show(shape: Shape, candidates: Iterable[Plan], *, has_gradients: bool) -> fl
     checked = seconds_of(lambda: launch.targets(given._replace(tolerance=CHECKED)))
     print(f"{shape!s:20} {num_bytes / 1e6:5.0f} MB, {num_bytes / seconds / 1e12:.2f} TB/s, ", end="")
     print(f"{copy / seconds:4.0%} of a copy, checks × {checked / seconds:.2f}, {short(default)}", end="")
-    if default.num_chunks > 1:
-        first = seconds_of_first_kernel(given)
-        print(f"; {1e6 * seconds:.0f} µs, the first kernel {1e6 * first:.0f}, a copy {1e6 * copy:.0f}", end="")
+    print(f"; {1e6 * seconds:.0f} µs, a copy {1e6 * copy:.0f}", end="")
     if has_gradients:
         result = launch.targets(given, keeps_m=True)
         for names in (("q",), ("q", "pi")):
             to = Gradients(**{name: torch.empty_like(getattr(given.w, name)) for name in names})
             backward = seconds_of(lambda to=to: launch.backward(given, result, result.out, to))
             print(f"; gradient of {' and '.join(names)} × {backward / seconds:.2f}", end="")
+    if default.num_chunks > 1:
+        given.w.mu_a.fill_(1e-6)  # c = 1
+        given.w.discount.fill_(0.999)
+        lasting = seconds_of(lambda: launch.targets(given))
+        print(f"; × {lasting / seconds:.2f} if traces do not fade", end="")
     print()
     for other, plan in found[:4] if len(found) > 1 else ():
         print(f"    {copy / other:4.0%} {short(plan)}")
     print(end="", flush=True)
     return copy / seconds
-
-
-def seconds_of_first_kernel(given: Job) -> float:
-    """Return the time of the kernel that reads the window, by PyTorch's profiler; joining chunks takes the rest."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(10):
-            launch.targets(given)
-        torch.cuda.synchronize()
-    return next(event.device_time for event in profile.key_averages() if event.key == "one_pass") / 1e6
 
 
 def main() -> None:

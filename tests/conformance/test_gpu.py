@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gpu_kernels
@@ -84,16 +84,112 @@ def test_every_plan(shape: tuple[int, int, int], batch_major: bool) -> None:
 
 @pytest.mark.parametrize("batch_major", [False, True])
 def test_what_is_carried_is_added_tile_by_tile(batch_major: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk of 20 steps has tiles of 4 and 8 there."""
+    """A chunk of 20 steps takes three tiles of 8 there."""
     monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(4, 2, 2))
-    monkeypatch.setattr(gpu_kernels.load("plans"), "ADD_TILE", 8)
     w = window_with_ends((40, 3, 5))
     got = gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=batch_major))
     np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
 
 
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], bool]], None]:
+    """Keep programs from telling some of the numbers of their chunk, as if they had not come to them yet."""
+    if gpu_kernels.DEVICE == "cuda":
+        pytest.skip("only interpreted kernels can be patched")
+    fold = gpu_kernels.load("fold")
+    original = fold.tell
+
+    def patch(tells: Callable[[int, int], bool]) -> None:
+        num_told = 0
+
+        def some(at: Any, x: Any, there: Any) -> None:
+            nonlocal num_told
+            chunk, which = divmod(num_told, 3)
+            num_told += 1
+            if tells(chunk, which):
+                original(at, x, there)
+
+        monkeypatch.setattr(fold, "tell", some)
+
+    return patch
+
+
+@pytest.mark.parametrize("trace", [ot.Retrace(1.0), ot.ImportanceSampling(1.0)], ids=lambda trace: trace.name)
+@each("known", [(0,), (0, 3, 4), (0, 10)])
+def test_chunks_whose_targets_are_not_known_yet(
+    trace: ot.Trace, known: tuple[int, ...], tell: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs run at the same time on a GPU, so many know what a chunk does, but not yet the targets in it."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(2, 4, 12))
+    w = windows.window(24, (3,), 4) | {"discount": np.full((24, 3), 0.99), "mu_a": np.full((24, 3), 0.1)}
+    tell(lambda chunk, which: which < 2 or chunk in known)
+    got = gpu_kernels.targets(trace, w, validate=False)
+    np.testing.assert_allclose(got, ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("_deterministic")
+@pytest.mark.parametrize("discount", [0.99, 1e-9])
+def test_deterministic_algorithms(discount: float, tell: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bit is the same, whatever is known when a program looks, and however often it has to look."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(2, 4, 12))
+    fold = gpu_kernels.load("fold")
+    rng = np.random.default_rng(0)
+    original = fold.look
+
+    def look(at: Any, size: Any, wanted: Any) -> tuple:
+        """Nothing may be there yet."""
+        is_there = int(rng.random() < 0.5)
+        return tuple(is_there * value for value in original(at, size, wanted))
+
+    monkeypatch.setattr(fold, "look", look)
+    w = windows.window(24, (3,), 4) | {"discount": np.full((24, 3), discount), "mu_a": np.full((24, 3), 0.1)}
+    w["r"][-1] = 1e40  # seen far away
+    found = []
+    for known in (range(12), (0,), (0, 3, 4), (0, 10)):
+        tell(lambda chunk, which, known=known: which < 2 or chunk in known)
+        found.append(gpu_kernels.targets(ot.Retrace(1.0), w, validate=False))
+        np.testing.assert_array_equal(found[-1], found[0])
+    scale = np.abs(found[0]).max()
+    np.testing.assert_allclose(found[0], ot.targets(**w, trace=ot.Retrace(1.0)), rtol=1e-12, atol=2.0**-106 * scale)
+
+
+def test_a_cached_call_heeds_deterministic_algorithms(short_calls: list[str]) -> None:
+    w = gpu_kernels.tensors(plain())
+    for _ in range(2):
+        gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    num_short = len(short_calls)
+    assert num_short
+    try:
+        torch.use_deterministic_algorithms(True)
+        gpu_kernels.on_tensors(ot.Retrace(0.9), w)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(short_calls) == num_short
+
+
+def test_chunk_0_tells_its_targets_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds what chunk 0 does, but not its targets, would look for a chunk behind it, for ever."""
+    launch = gpu_kernels.load("launch")
+    monkeypatch.setattr(launch, "plan_for", lambda *_: gpu_kernels.load("plans").Plan(2, 4, 3))
+    found = []
+    links_of = launch.links_of
+    monkeypatch.setattr(launch, "links_of", lambda *args: found.append(links_of(*args)) or found[-1])
+    gpu_kernels.targets(ot.Retrace(0.9), windows.window(6, (3,), 4), validate=False)
+    told = found[0].cpu() != 0
+    assert told[:, 1:].all()
+    assert not told[:2, 0].any()
+    assert told[2, 0].all()
+
+
 @pytest.mark.parametrize("batch_major", [False, True])
-@each("shape", [(40, 3, 2), (3, 37, 3), (6, 2, 70), (300, 1, 2), (6, 64, 40)])
+@each("shape", [(40, 3, 2), (3, 37, 3), (6, 2, 70), (300, 1, 2), (6, 64, 40), (40, 9, 40), (36, 2, 70), (70, 20, 16)])
 def test_its_own_plans(shape: tuple[int, int, int], batch_major: bool) -> None:
     w = window_with_ends(shape)
     expected = ot.targets(**w, trace=ot.Retrace(0.9))
@@ -131,8 +227,6 @@ def test_grids_of_huge_windows_fit(n: int) -> None:
                 job = launch.Job(launch.Inputs(r=r, discount=r), 0, batch_major=batch_major, tolerance=1e-4)
                 form = launch.Form.of(job, plans.plan_for(n, batch, 4, batch_major, num_multiprocessors))
                 assert form.num_chunks <= 65535
-                if form.num_chunks > 1:
-                    assert -(-form.chunk_steps // form.add.steps) <= 65535
 
 
 @each("most_own", [0, 12, 18])
@@ -571,7 +665,7 @@ def test_a_second_call_with_chunks(short_calls: list[str], monkeypatch: pytest.M
         w = windows.with_ends(windows.window(9, (3,), 4, seed=seed))
         got = gpu_kernels.targets(ot.Retrace(0.9), w)
         np.testing.assert_allclose(got, ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
-    assert short_calls == ["one_pass", "join_chunks", "add_carried"]
+    assert short_calls == ["one_pass"]
 
 
 def test_one_tensor_for_two_arguments(short_calls: list[str]) -> None:
@@ -813,10 +907,8 @@ from offtrace.traces import formulas
 
 WINDOW = {"r", "discount", "q", "pi", "a", "mu_a", "reset", "mask"}
 TYPES = {"a": "*i64", "reset": "*i1", "mask": "*i1", "n": "i32", "batch": "i32", "strange": "*i32"}
-TYPES |= {"chunk_steps": "i32", "num_chunks": "i32", "total_m": "*fp64", "total_b": "*fp64"}
-TYPES |= {"ends_of_chunks": "*fp64", "reaches": "*i32"}
+TYPES |= {"chunk_steps": "i32", "links": "*i64"}
 SCALARS = ("lambda_", "parameter", "tolerance")
-OVERLAPS = not triton.__version__.startswith(("3.4.", "3.5."))
 
 
 def compile(kernel, constants, tuples):
@@ -842,21 +934,19 @@ w = Inputs(r=q[0], discount=q[0], q=q, pi=q, a=q, mu_a=q, reset=q, mask=q)
 for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
     mode = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(2, 64))
     window = {"w": (Inputs, WINDOW)}
-    compile(fold.one_pass, {"mode": mode, "m_out": None}, window)
-    alone = dict.fromkeys(("m_out", "gain", "reaches", "total_m", "total_b"))
-    compile(fold.one_pass, {"mode": mode} | alone, window)
+    for ordered in (False, True):
+        how = {"mode": mode, "FADES": True, "ORDERED": ordered, "m_out": None}
+        compile(fold.one_pass, how, window)
+    compile(fold.one_pass, how | {"gain": None, "links": None}, window)
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)
 mode = launch.Job(w, formulas.KIND_RBIS, tolerance=1e-4).mode(plans.Plan(2, 64))
 compile(trajectory_aware.all_steps, {"mode": mode}, window)
 compile(trajectory_aware.double_sum, {"mode": mode, "STARTS": 32, "LANES": 32, "AT_ONCE": 16}, window)
-how = {"mode": plans.FoldMode(8, 64, False, False), "STAGES": 2}
-compile(fold.fold_pairs, how | {"FORWARDS": True, "total_m": None, "total_b": None}, {})
-compile(fold.fold_pairs, how | {"FORWARDS": False, "out": None, "ends_of_chunks": None}, {})
-add = {"mode": plans.FoldMode(4, 256, False, False), "OVERLAPS": OVERLAPS}
-compile(fold.add_carried, add, {})
-compile(fold.join_chunks, {"CHUNKS": 64, "ROWS": 8, "OVERLAPS": OVERLAPS}, {})
+how = {"mode": plans.FoldMode(8, 64, False, False), "FADES": True, "ORDERED": True}
+compile(fold.fold_pairs, how | {"FORWARDS": True}, {})
+compile(fold.fold_pairs, how | {"FORWARDS": False, "links": None}, {})
 """
 
 
@@ -868,10 +958,8 @@ def test_kernels_compile_for_a_gpu_that_is_not_there() -> None:
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {
         "one_pass",
-        "add_carried",
         "gradients",
         "all_steps",
         "double_sum",
         "fold_pairs",
-        "join_chunks",
     }

@@ -23,12 +23,12 @@ MOST = 1024
 
 
 class Call(NamedTuple):
-    """Compiled kernels, and what they are called with besides the tensors and λ."""
+    """A compiled kernel, and what it is called with besides the tensors and λ."""
 
     form: Form
-    runs: tuple[Run | None, ...]
+    run: Run
     select: Callable[[tuple], tuple]
-    """Returns the inputs of the kernels from the fields of the window and a None."""
+    """Returns the inputs of the kernel from the fields of the window and a None."""
     dtype: torch.dtype
     parameter: str | None
     """The field of the trace that holds its parameter."""
@@ -40,7 +40,7 @@ _CALLS: dict[tuple, Call] = {}
 
 def key_of(window: Window, trace: Trace, validate: bool) -> tuple | None:
     """Return what a call depends on; None if the window has to go the long way."""
-    key: list[Any] = [type(trace), validate]
+    key: list[Any] = [type(trace), validate, torch.are_deterministic_algorithms_enabled()]
     for value in window:
         if value is None:
             key.append(None)
@@ -61,14 +61,14 @@ def run(key: tuple, window: Window, trace: Trace) -> Tensor | None:
     out = torch.empty_like(window.r, dtype=call.dtype)
     inputs = Inputs._make(call.select((*window, None)))
     parameter = 1.0 if call.parameter is None else float(getattr(trace, call.parameter))
-    launch.run_form(call.form, inputs, out, None, (float(trace.lambda_), parameter, call.tolerance), call.runs)
+    launch.run_form(call.form, inputs, out, None, (float(trace.lambda_), parameter, call.tolerance), call.run)
     return out
 
 
 def remember(key: tuple, job: Job, result: Result, window: Window, trace: Trace) -> None:
     """Remember how a job was run, if its inputs are the tensors that were given, neither converted nor moved."""
     fields = _fields(job, window)
-    if fields is None or result.form is None or result.runs[0] is None:
+    if fields is None or result.form is None or result.run is None:
         return
     if len(_CALLS) >= MOST:
         _CALLS.clear()
@@ -76,7 +76,7 @@ def remember(key: tuple, job: Job, result: Result, window: Window, trace: Trace)
     tolerance = float(job.tolerance or 0)
     nothing = len(window)
     places = [nothing if name is None else window._fields.index(name) for name in fields]
-    _CALLS[key] = Call(result.form, result.runs, itemgetter(*places), job.dtype, parameter, tolerance)
+    _CALLS[key] = Call(result.form, result.run, itemgetter(*places), job.dtype, parameter, tolerance)
 
 
 def _fields(job: Job, window: Window) -> tuple[str | None, ...] | None:

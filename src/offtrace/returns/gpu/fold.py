@@ -11,14 +11,14 @@ folded by a scan, and G of its earliest step is carried to the next tile:
     program  |   ← tile tile |   ← tile tile |   ← tile tile |
 
 Where the batch is too small to keep the device busy, time is cut into chunks, each with programs of its own. They
-take G behind their chunk as 0. It is added afterwards: `join_chunks` finds it, `add_carried` adds it.
+take G behind their chunk as 0 at first. At the end, a program tells the others what its chunk does to G, looks up
+what theirs do (`linked`), and adds what is missing (`add_behind`).
 
 What is carried is float64, so a long window of float32 does not accumulate rounding errors.
 """
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from offtrace.returns.gpu.rows import (
     GIVEN,
@@ -38,12 +38,14 @@ from offtrace.returns.gpu.rows import (
     wrong_rows,
 )
 
-TINY = tl.constexpr(2.0**-80)
-"""G behind a chunk counts as nothing where it is multiplied by less, so a target is off by 2⁻⁸⁰ |G| at most.
+TINY = tl.constexpr(2.0**-48)
+"""G behind a chunk counts as nothing where it is multiplied by less, so a target is off by 2⁻⁴⁸ |G| at most.
 
-Float32 rounds to 2⁻²⁴: it is seen only in targets that are 2⁵⁶ times smaller than a later one of their trajectory.
+Float32 rounds to 2⁻²⁴: it is seen only in targets that are 2²⁴ times smaller than a later one of their trajectory.
 """
-TINY_IN_DOUBLE = tl.constexpr(2.0**-160)
+TINY_IN_DOUBLE = tl.constexpr(2.0**-106)
+ADD_STEPS = tl.constexpr(8)
+"""Steps at once where what is missing is added."""
 
 
 @triton.jit
@@ -147,17 +149,16 @@ def at_earliest(x, mode: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def one_pass(w, out, m_out, gain, reaches, total_m, total_b, strange, n, batch, chunk_steps,
+def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
              lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
-             mode: tl.constexpr):  # fmt: skip
+             mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):  # fmt: skip
     """Take some neighbours of the batch through one chunk of time; chunk 0 has the last steps.
 
-    If there are several chunks, G behind a chunk is not known yet. It is taken as 0, and what it would be multiplied
-    by, Π m, is written to `gain`; `add_carried` does the rest. `total_m` and `total_b` get what the chunk does as a
-    whole, G → B + M G.
+    If there are several chunks, G behind a chunk is not known at first. It is taken as 0, and what it is to be
+    multiplied by, Π m, is written to `gain`. At the end, the program gets G by `links`, and adds what is missing.
 
-    With `reaches`, Π m is written only as long as it can matter, and `reaches` gets how many steps that is for each
-    neighbour. So little is written, and read again, where traces are cut.
+    If traces fade, Π m is written only as long as it can matter. So little is written, and read again, where they are
+    cut.
     """
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
@@ -173,7 +174,7 @@ def one_pass(w, out, m_out, gain, reaches, total_m, total_b, strange, n, batch, 
     in_batch = neighbour < batch
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
-    matters = tl.full((ROWS,), True, tl.int1)
+    matters = tl.full((ROWS,), True, tl.int1) & (chunk > 0)
     num_reached = tl.zeros((ROWS,), tl.int32)
     any_bad = tl.zeros((SIZE,), tl.int1)
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
@@ -196,26 +197,136 @@ def one_pass(w, out, m_out, gain, reaches, total_m, total_b, strange, n, batch, 
         if m_out is not None:
             tl.store(m_out + base + here, m, there)
         if gain is not None:
-            wanted = there & (chunk > 0)
-            if reaches is not None:
+            if FADES:
                 matters = matters & is_large(product, mode)
-                num_reached += tl.where(matters, STEPS, 0)
-                wanted = wanted & over_tile(matters, mode)
+            num_reached += tl.where(matters, STEPS, 0)
             reach = times(along, over_tile(product, mode))
             product = at_earliest(reach, mode)
-            tl.store(gain + base + here, reach, wanted)
+            tl.store(gain + base + here, reach, there & over_tile(matters, mode))
         if mode.checks:
             any_bad = any_bad | bad | (there & ~fits(g, mode))
     if gain is not None:
         lane = first + tl.arange(0, mode.rows)
-        at = chunk.to(tl.int64) * batch + lane
-        tl.store(total_m + at, product, lane < batch)
-        tl.store(total_b + at, carried, lane < batch)
-        if reaches is not None:
-            tl.store(reaches + at, num_reached, lane < batch)
+        behind = linked(links, product, carried, chunk, lane, batch, mode, FADES, ORDERED)
+        wrong = add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode)
+        if mode.checks:
+            if wrong:
+                tl.store(strange, 1)
     if mode.checks:
         if tl.max(any_bad.to(tl.int32), 0) > 0:
             tl.store(strange, 1)
+
+
+@triton.jit
+def linked(links, m, b, chunk, lane, batch, mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):
+    """Tell other programs what a chunk does, G → b + m G, and return G behind it, one per neighbour.
+
+    `links` has three numbers for each chunk and neighbour: m, b, and G at the earliest step. A program writes m and b
+    as soon as it has them, and G at the end. In between, it looks at the chunks behind its own, the nearest first:
+
+        chunk      5       4       3       2       1       0
+        known      own     m b     m b     G       m b     G
+        G behind         = b₄ + m₄(b₃  + m₃ G₂)
+
+    It waits where nothing is known yet. It never waits for a program with a higher number, and the device starts
+    programs in their order, so all of them come to an end.
+
+    Which G are already known differs from call to call, and so does the last bit of a sum. If `ORDERED`, only that of
+    chunk 0 is used, and the result is always the same. This takes longer where traces do not fade.
+    """
+    ROWS: tl.constexpr = mode.rows
+    size = tl.num_programs(1) * batch.to(tl.int64)
+    own = chunk * batch.to(tl.int64) + lane
+    in_batch = lane < batch
+    tell(links + own, m, in_batch & (chunk > 0))  # chunk 0 tells G only: nobody has to look behind it
+    tell(links + size + own, b, in_batch & (chunk > 0))
+    other = tl.zeros((ROWS,), tl.int32) + chunk - 1
+    is_open = in_batch & (chunk > 0)
+    m_between = tl.full((ROWS,), 1.0, tl.float64)
+    behind = tl.zeros((ROWS,), tl.float64)
+    while tl.max(is_open.to(tl.int32), 0) > 0:
+        # Four chunks at once, as every look takes a while.
+        at = links + other * batch.to(tl.int64) + lane
+        first = look(at, size, is_open)
+        second = look(at - batch, size, is_open & (other > 0))
+        third = look(at - 2 * batch, size, is_open & (other > 1))
+        fourth = look(at - 3 * batch, size, is_open & (other > 2))
+        state = (other, is_open, m_between, behind)
+        state, goes_on = follow(state, is_open, first, mode, FADES, ORDERED)
+        state, goes_on = follow(state, goes_on, second, mode, FADES, ORDERED)
+        state, goes_on = follow(state, goes_on, third, mode, FADES, ORDERED)
+        state, goes_on = follow(state, goes_on, fourth, mode, FADES, ORDERED)
+        other, is_open, m_between, behind = state
+        if FADES:
+            is_open = is_open & is_large(m_between, mode)
+    tell(links + 2 * size + own, b + times(m, behind), in_batch)
+    return behind
+
+
+@triton.jit
+def look(at, size, wanted):
+    """Return what the program of a chunk has told: m, b and G; 0 for nothing yet."""
+    m = tl.load(at, wanted, 0, volatile=True)
+    b = tl.load(at + size, wanted, 0, volatile=True)
+    g = tl.load(at + 2 * size, wanted, 0, volatile=True)
+    return m, b, g
+
+
+@triton.jit
+def follow(state, goes_on, found, mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):
+    """Take the next chunk, if it is known and those before it are; return also where one can look further."""
+    other, is_open, m_between, behind = state
+    m, b, g = found
+    is_last = g != 0
+    if ORDERED:
+        is_last = is_last & (other == 0)
+        if FADES:
+            goes_on = goes_on & is_large(m_between, mode)  # here, as the number of chunks in a look differs, too
+    is_known = goes_on & (is_last | ((m != 0) & (b != 0)))
+    behind = tl.where(is_known, behind + times(m_between, told(tl.where(is_last, g, b))), behind)
+    goes_on = is_known & ~is_last
+    m_between = tl.where(goes_on, times(m_between, told(m)), m_between)
+    other = tl.where(goes_on, other - 1, other)
+    is_open = is_open & ~(is_known & is_last)
+    return (other, is_open, m_between, behind), goes_on
+
+
+@triton.jit
+def tell(at, x, there):
+    """Write numbers for other programs, inverted: 0 stands for nothing yet, as no number has only ones."""
+    x = tl.where(x == x, x, float("nan"))  # but a NaN may
+    tl.atomic_xchg(at, ~x.to(tl.int64, bitcast=True), there, sem="relaxed")
+
+
+@triton.jit
+def told(x):
+    """Return numbers that another program wrote."""
+    return (~x).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.constexpr):
+    """Add what G behind a chunk adds to the steps that it reaches; return whether a sum does not fit its dtype."""
+    tl.debug_barrier()  # out and gain were written by other threads
+    k = tl.arange(0, ADD_STEPS)
+    ROWS: tl.constexpr = mode.rows
+    wrong = tl.zeros((ROWS, ADD_STEPS) if mode.batch_major else (ADD_STEPS, ROWS), tl.int1)
+    for done in range(0, tl.max(num_reached, 0), ADD_STEPS):
+        t = (n - 1 - start - done - k).to(tl.int64)
+        if mode.batch_major:
+            at = lane[:, None] * n + t[None, :]
+            there = (lane < batch)[:, None] & (done + k[None, :] < num_reached[:, None]) & (t >= 0)[None, :]
+            added = behind[:, None]
+        else:
+            at = t[:, None] * batch + lane[None, :]
+            there = (done + k[:, None] < num_reached[None, :]) & (t >= 0)[:, None] & (lane < batch)[None, :]
+            added = behind[None, :]
+        before = tl.load(out + at, there, 0.0)
+        g = before.to(tl.float64) + times(tl.load(gain + at, there, 0.0).to(tl.float64), added)
+        tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often what is added is less than rounding
+        if mode.checks:
+            wrong = wrong | (there & ~fits(g, mode))
+    return tl.max(tl.max(wrong.to(tl.int32), 1), 0) > 0 if mode.checks else False
 
 
 @triton.jit
@@ -238,109 +349,52 @@ def is_large(product, mode: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def add_carried(out, gain, reaches, ends_of_chunks, strange, n, batch, chunk_steps,
-                mode: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
-    """Add what G behind its chunk adds to a tile. Chunk 0 has nothing behind it.
-
-    With `OVERLAPS` the programs are started before the kernel before them has ended, and wait for it.
-    """
-    if OVERLAPS:
-        gdc_wait()
-    ROWS: tl.constexpr = mode.rows
-    chunk = tl.program_id(1) + 1
-    lane = tl.program_id(0).to(tl.int64) * mode.rows + tl.arange(0, mode.rows)
-    start = chunk * chunk_steps
-    end = tl.zeros((ROWS,), tl.int32) + tl.minimum(start + chunk_steps, n)
-    if reaches is not None:
-        num_reached = tl.load(reaches + chunk.to(tl.int64) * batch + lane, lane < batch, 0)
-        end = tl.minimum(end, start + num_reached)
-    k = start + tl.program_id(2) * mode.steps + tl.arange(0, mode.steps)
-    t = (n - 1 - k).to(tl.int64)
-    if mode.batch_major:
-        at = lane[:, None] * n + t[None, :]
-        there = (lane < batch)[:, None] & (k[None, :] < end[:, None])
-    else:
-        at = t[:, None] * batch + lane[None, :]
-        there = (k[:, None] < end[None, :]) & (lane < batch)[None, :]
-    reach = tl.load(gain + at, there, 0.0).to(tl.float64)
-    before = tl.load(out + at, there, 0.0)
-    behind = tl.load(ends_of_chunks + (chunk - 1).to(tl.int64) * batch + lane, lane < batch, 0.0)
-    if mode.batch_major:
-        g = before.to(tl.float64) + times(reach, behind[:, None])
-    else:
-        g = before.to(tl.float64) + times(reach, behind[None, :])
-    tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often what is added is less than rounding
-    if strange is not None:
-        bad = there & ~fits(g, mode)
-        if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
-            tl.store(strange, 1)
-
-
-@triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def fold_pairs(m, b, out, ends_of_chunks, total_m, total_b, n, batch, chunk_steps,
-               mode: tl.constexpr, FORWARDS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+def fold_pairs(m, b, out, links, n, batch, chunk_steps,
+               mode: tl.constexpr, FORWARDS: tl.constexpr, FADES: tl.constexpr,
+               ORDERED: tl.constexpr):  # fmt: skip
     """Fold the pairs of one chunk of time; chunk 0 comes first in the recursion.
 
     Backwards in time it solves G_t = b_t + m_t G_{t+1}. Forwards it solves e_t = b_t + m_{t−1} e_{t−1}, the same
-    recursion transposed, which is its gradient.
-
-    With `total_m` and `total_b`, only what a chunk does as a whole is written, G → B + M G. Otherwise
-    `ends_of_chunks`, if there are several, has the value behind each.
+    recursion transposed, which is its gradient. If there are several chunks, a program goes through its own twice: to
+    tell what it does as a whole, and again with the value behind it.
     """
-    STEPS: tl.constexpr = mode.steps
     ROWS: tl.constexpr = mode.rows
     chunk = tl.program_id(1)
     first = tl.program_id(0).to(tl.int64) * mode.rows
-    lane = first + tl.arange(0, mode.rows)
-    carried = tl.zeros((ROWS,), tl.float64)
-    product = tl.full((ROWS,), 1.0, tl.float64)
-    own = chunk.to(tl.int64) * batch + lane
-    if ends_of_chunks is not None:
-        carried = tl.load(ends_of_chunks + own - batch, (chunk > 0) & (lane < batch), 0.0)
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, n)
-    later, row = order_in_tile(mode)
-    for k in tl.range(start, end, STEPS, num_stages=STAGES):
-        t = k + later if FORWARDS else n - 1 - k - later
-        there = (k + later < end) & (first + row < batch)
-        if mode.batch_major:
-            at = (first + row) * n + t
-            before = 1
-        else:
-            at = t * batch.to(tl.int64) + first + row
-            before = batch
-        b_t = tl.load(b + at, there, 0.0).to(tl.float64)
-        if FORWARDS:
-            m_t = tl.load(m + at - before, there & (t > 0), 0.0).to(tl.float64)
-        else:
-            m_t = tl.load(m + at, there, 0.0).to(tl.float64)
-        g, gain = folded(m_t, b_t, carried, mode)
-        carried = at_earliest(g, mode)
-        if total_m is not None:
-            product = times(product, at_earliest(gain, mode))
-        else:
-            tl.store(out + at, g, there)
-    if total_m is not None:
-        tl.store(total_m + own, product, lane < batch)
-        tl.store(total_b + own, carried, lane < batch)
-
-
-@triton.jit(do_not_specialize=["num_chunks", "batch"])
-def join_chunks(total_m, total_b, num_chunks, batch, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
-                OVERLAPS: tl.constexpr):  # fmt: skip
-    """Replace B of every chunk by G at its earliest step, which is the value behind the chunk before."""
-    if OVERLAPS:
-        gdc_launch_dependents()  # the next kernel may be started
-        gdc_wait()
-    lane = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     carried = tl.zeros((ROWS,), tl.float64)
-    for start in range(0, num_chunks, CHUNKS):
-        chunk = start + tl.arange(0, CHUNKS)
-        there = (chunk < num_chunks)[:, None] & (lane < batch)[None, :]
-        at = chunk[:, None].to(tl.int64) * batch + lane[None, :]
-        m = tl.load(total_m + at, there, 1.0)
-        b = tl.load(total_b + at, there, 0.0)
-        m, b = tl.associative_scan((m, b), 0, then)
-        g = b + times(m, carried[None, :])
-        tl.store(total_b + at, g, there)
-        carried = tl.sum(tl.where((tl.arange(0, CHUNKS) == CHUNKS - 1)[:, None], g, 0.0), 0)
+    if links is not None:
+        product = tl.full((ROWS,), 1.0, tl.float64)
+        for k in tl.range(start, end, mode.steps, num_stages=2):
+            m_t, b_t, _, _ = load_pairs(m, b, k, end, first, n, batch, mode, FORWARDS)
+            g, gain = folded(m_t, b_t, carried, mode)
+            carried = at_earliest(g, mode)
+            product = times(product, at_earliest(gain, mode))
+        lane = first + tl.arange(0, mode.rows)
+        carried = linked(links, product, carried, chunk, lane, batch, mode, FADES, ORDERED)
+    for k in tl.range(start, end, mode.steps, num_stages=2):
+        m_t, b_t, at, there = load_pairs(m, b, k, end, first, n, batch, mode, FORWARDS)
+        g, _ = folded(m_t, b_t, carried, mode)
+        carried = at_earliest(g, mode)
+        tl.store(out + at, g, there)
+
+
+@triton.jit
+def load_pairs(m, b, k, end, first, n, batch, mode: tl.constexpr, FORWARDS: tl.constexpr):
+    """Return the pairs of a tile, where it is in memory, and which of its rows are there."""
+    later, row = order_in_tile(mode)
+    t = k + later if FORWARDS else n - 1 - k - later
+    there = (k + later < end) & (first + row < batch)
+    if mode.batch_major:
+        at = (first + row) * n + t
+        before = 1
+    else:
+        at = t * batch.to(tl.int64) + first + row
+        before = batch
+    b_t = tl.load(b + at, there, 0.0).to(tl.float64)
+    if FORWARDS:
+        m_t = tl.load(m + at - before, there & (t > 0), 0.0).to(tl.float64)
+    else:
+        m_t = tl.load(m + at, there, 0.0).to(tl.float64)
+    return m_t, b_t, at, there

@@ -6,21 +6,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from offtrace.returns.gpu import fold, trajectory_aware
 from offtrace.returns.gpu.gradients import Gradients, gradients
 from offtrace.returns.gpu.plans import (
-    ADD_WARPS,
-    FADING,
-    JOIN_PROGRAMS,
     OWN_CHECKED_ROWS,
     OWN_ROWS,
-    FoldMode,
     FoldPlan,
     Plan,
-    add_mode,
     blocks_of,
     fold_plan,
     gradient_plan,
@@ -66,13 +60,11 @@ def launch(
     num_warps: int = 4,
     again: Run | None = None,
     max_registers: int = 0,
-    overlaps: bool = False,
 ) -> Run | None:
     """Launch a kernel, and return the function that did it: it takes tensors of the same dtypes and alignments.
 
     With that function as `again`, nothing is looked at. `constants` follow the other arguments, and are compiled in.
-    Triton's interpreter has no such function. With `overlaps` the programs may be started before the last kernel has
-    ended: they wait for it themselves.
+    Triton's interpreter has no such function.
     """
     if again is not None:
         again(*arguments, *constants)
@@ -85,8 +77,6 @@ def launch(
     options: dict[str, Any] = {"num_warps": num_warps}
     if max_registers:
         options["maxnreg"] = max_registers
-    if overlaps:
-        options["launch_pdl"] = True
     compiled = kernel[grid](*arguments, *constants, **options)
     if compiled is None or None in key:
         return None
@@ -180,10 +170,11 @@ class Form(NamedTuple):
     chunk_steps: int
     num_chunks: int
     mode: Mode
-    add: FoldMode
     num_warps: int
     max_registers: int
     """Of a thread, 0 for any number."""
+    ordered: bool
+    """Sums have the same order in every call."""
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Form":
@@ -192,9 +183,9 @@ class Form(NamedTuple):
         num_steps = n + mode.checks  # step −1 checks state 0
         chunk_steps = plan.steps * -(-num_steps // (plan.steps * plan.num_chunks))
         num_chunks = -(-num_steps // chunk_steps)
-        add = add_mode(batch, chunk_steps, job.batch_major, mode.double)
         max_registers = 0 if mode.double else plan.max_registers
-        return cls(n, batch, chunk_steps, num_chunks, mode, add, plan.num_warps, max_registers)
+        ordered = torch.are_deterministic_algorithms_enabled()
+        return cls(n, batch, chunk_steps, num_chunks, mode, plan.num_warps, max_registers, ordered)
 
 
 class Result(NamedTuple):
@@ -202,8 +193,8 @@ class Result(NamedTuple):
     m: Tensor | None = None
     """What the gradient needs."""
     form: Form | None = None
-    runs: tuple[Run | None, ...] = ()
-    """The compiled kernels, for a window like this one."""
+    run: Run | None = None
+    """The compiled kernel, for a window like this one."""
 
 
 def targets(job: Job, *, keeps_m: bool = False, plan: Plan | None = None) -> Result:
@@ -227,63 +218,40 @@ def num_multiprocessors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@lru_cache(maxsize=64)
-def can_overlap(device: torch.device) -> bool:
-    """Return whether a kernel can be started before the last one has ended; Triton's interpreter cannot."""
-    if device.type != "cuda":
-        return False
-    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
-    return version >= (3, 6) and torch.cuda.get_device_capability(device)[0] >= 9
-
-
 def run_form(
     form: Form,
     w: Inputs,
     out: Tensor,
     m: Tensor | None,
     numbers: tuple[float, float, float],
-    again: tuple[Run | None, ...] = (None, None, None),
-) -> tuple[Run | None, ...]:
-    """Compute targets: all chunks of time, then G behind each, then what that adds. Return the compiled kernels.
+    again: Run | None = None,
+) -> Run | None:
+    """Compute targets, and return the compiled kernel.
 
     `numbers` are λ, the parameter of the trace, and the tolerance of the checks.
     """
     n, batch, chunk_steps, num_chunks = form[:4]
     strange = flag_of(out) if form.mode.checks else None
-    gain = reaches = total_m = total_b = None
+    gain = links = None
+    fades = form.mode.kind not in GROWING
     result = out
     if num_chunks > 1:
-        if form.mode.kind in GROWING:
+        if not fades:
             out = torch.empty_like(out, dtype=torch.float64)
-        elif chunk_steps > FADING:
-            reaches = torch.empty((num_chunks, batch), dtype=torch.int32, device=out.device)
         gain = torch.empty_like(out)
-        total_m = torch.empty((num_chunks, batch), dtype=torch.float64, device=out.device)
-        total_b = torch.empty_like(total_m)
-    arguments = (w, out, m, gain, reaches, total_m, total_b, strange, n, batch, chunk_steps, *numbers)
+        links = links_of(num_chunks, batch, out.device)
+    arguments = (w, out, m, gain, links, strange, n, batch, chunk_steps, *numbers)
     grid = (-(-batch // form.mode.rows), num_chunks, 1)
-    main = launch(fold.one_pass, grid, arguments, (form.mode,), form.num_warps, again[0], form.max_registers)
-    if num_chunks == 1:
-        return main, None, None
-    join = join_chunks(total_m, total_b, again[1])
-    arguments = (out, gain, reaches, total_b, strange, n, batch, chunk_steps)
-    grid = (-(-batch // form.add.rows), num_chunks - 1, -(-chunk_steps // form.add.steps))
-    overlaps = can_overlap(out.device)
-    add = launch(fold.add_carried, grid, arguments, (form.add, overlaps), ADD_WARPS, again[2], overlaps=overlaps)
+    constants = (form.mode, fades, form.ordered)
+    run = launch(fold.one_pass, grid, arguments, constants, form.num_warps, again, form.max_registers)
     if out is not result:
         result.copy_(out)
-    return main, join, add
+    return run
 
 
-def join_chunks(total_m: Tensor, total_b: Tensor, again: Run | None = None) -> Run | None:
-    """Replace B of every chunk by G at its earliest step, from what each chunk does as a whole, (chunks, batch)."""
-    num_chunks, batch = total_m.shape
-    rows = 1 if batch <= JOIN_PROGRAMS else 8
-    at_once = min(1024 // rows, power_of_2(num_chunks))
-    grid = (-(-batch // rows), 1, 1)
-    arguments = (total_m, total_b, num_chunks, batch)
-    overlaps = can_overlap(total_m.device)
-    return launch(fold.join_chunks, grid, arguments, (at_once, rows, overlaps), again=again, overlaps=overlaps)
+def links_of(num_chunks: int, batch: int, device: torch.device) -> Tensor:
+    """Return memory in which programs tell each other what their chunks do; 0 stands for nothing yet."""
+    return torch.zeros((3, num_chunks, batch), dtype=torch.int64, device=device)
 
 
 # -- the flag of the checks ----------------------------------------------------------------------------------
@@ -323,35 +291,29 @@ def solve(
     *,
     forwards: bool = False,
     batch_major: bool = False,
+    fades: bool = False,
     plan: FoldPlan | None = None,
 ) -> None:
     """Solve G_t = b_t + m_t G_{t+1}, or forwards e_t = b_t + m_{t−1} e_{t−1}, for tensors of one layout.
 
-    `out` may be `b`.
+    `out` may be `b`. With `fades` no m is above 1.
     """
     n = b.shape[0]
     batch = b.numel() // n
     plan = plan or fold_plan(n, batch, batch_major, out.dtype is torch.float64)
-    num_groups = -(-batch // plan.mode.rows)
     num_chunks = -(-n // plan.chunk_steps)
-    numbers = (n, batch, plan.chunk_steps)
-    constants = (plan.mode, forwards, 2)
-    grid = (num_groups, num_chunks, 1)
-    if num_chunks == 1:
-        launch(fold.fold_pairs, grid, (m, b, out, None, None, None, *numbers), constants)
-        return
-    total_m = torch.empty((num_chunks, batch), dtype=torch.float64, device=b.device)
-    total_b = torch.empty_like(total_m)
-    launch(fold.fold_pairs, grid, (m, b, None, None, total_m, total_b, *numbers), constants)
-    join_chunks(total_m, total_b)
-    launch(fold.fold_pairs, grid, (m, b, out, total_b, None, None, *numbers), constants)
+    grid = (-(-batch // plan.mode.rows), num_chunks, 1)
+    links = links_of(num_chunks, batch, b.device) if num_chunks > 1 else None
+    constants = (plan.mode, forwards, fades, torch.are_deterministic_algorithms_enabled())
+    launch(fold.fold_pairs, grid, (m, b, out, links, n, batch, plan.chunk_steps), constants)
 
 
 def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tensor:
     """Write the gradients that are wanted, and return e, which is that of the rewards."""
     n, batch = job.shape
     e = torch.empty_like(result.out)
-    solve(result.m, gradient, e, forwards=True, batch_major=job.batch_major)
+    fades = job.kind not in GROWING
+    solve(result.m, gradient, e, forwards=True, batch_major=job.batch_major, fades=fades)
     if all(value is None for value in to):
         return e
     job = job._replace(tolerance=None)

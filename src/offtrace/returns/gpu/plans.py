@@ -9,21 +9,18 @@ TILE_ROWS = 128
 HELD = ((8, 36), (12, 32), (18, 16), (40, 12))
 """Warps that a multiprocessor holds at once, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
-IN_CHUNKS = 16
-"""Warps of a multiprocessor if time is cut into chunks: with fewer and longer chunks, less has to be added."""
-WITH_SHORT_ROWS = 20
-"""The same for rows of at most SHORT_ROWS cells, but for the shortest: a warp has less to load at once."""
-SHORT_ROWS = 8
-TINY_ROWS = 4
-"""If rows have so many cells or fewer, a thread takes four steps of a chunk at once."""
+IN_CHUNKS = ((4, 32), (8, 28), (12, 24), (18, 20))
+"""The same if time is cut into chunks."""
+IN_SMALL_TILES = 4
+"""So many fewer in chunks whose tiles have fewer than 32 neighbours."""
 FEW = 128
-"""Batches below this size have tiles of several steps, unless they fill tiles of one."""
-FULL = 1.3
-"""Tiles have at most so many rows per neighbour in the batch: smaller tiles are taken if they would be emptier."""
+"""Smaller batches have tiles of 8 neighbours in chunks, others of 32."""
+FEW_LONG_ROWS = 1024
+"""The same for rows that threads share, but with tiles of 16 neighbours if these are almost full."""
+FULL = 1.2
+"""A tile is almost full if it has at most so many rows per neighbour in the batch."""
 WITHOUT_CHUNKS = 4
 """Time is cut into chunks if a tile would need more steps to keep the device busy; more than 1 for shared rows."""
-LONGEST_CHUNK = 2**17
-"""Steps of a chunk: adding what is carried takes a program for every 4 of them, and CUDA allows 65,535 on an axis."""
 SHORT = 32
 """Windows of so many steps or fewer are not cut into chunks."""
 CACHED = 200_000_000
@@ -38,14 +35,6 @@ FOLD_TILE = 1024
 """Rows of a tile where pairs are folded."""
 FOLD_PROGRAMS = 512
 """The most programs that fold pairs."""
-FADING = 32
-"""Shorter chunks do not look whether a product of m has become too small to matter; this takes time, too."""
-ADD_TILE = 1024
-"""Rows of a tile where what is carried is added."""
-ADD_WARPS = 8
-"""Warps of a program there."""
-JOIN_PROGRAMS = 1024
-"""The most programs that join chunks for one neighbour each."""
 
 
 def power_of_2(size: int) -> int:
@@ -105,17 +94,13 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocess
         steps, rows = _tile_without_chunks(n, batch, size, 32 * max_warps * num_multiprocessors)
         is_cut = is_cut and steps > (WITHOUT_CHUNKS if width <= OWN_ROWS else 1)
         if is_cut:
-            max_warps = min(max_warps, WITH_SHORT_ROWS if TINY_ROWS < width <= SHORT_ROWS else IN_CHUNKS)
-            steps, rows = _tile_of_chunks(n, batch, size)
+            steps, rows = _tile_of_chunks(n, batch, width, size)
+            max_warps = _held_in_chunks(width, rows) or max_warps
     num_warps = max(1, steps * rows // 32) if size >= 64 else 4
     num_chunks = 1
     if is_cut:
-        if width <= TINY_ROWS and steps == 1:
-            steps = min(4, power_of_2(n))  # with as many threads: each takes four steps of a row
         num_chunks = num_multiprocessors * max_warps // (-(-batch // rows) * num_warps)
         num_chunks = max(1, min(num_chunks, n // (2 * steps)))
-        if num_chunks > 1:
-            num_chunks = max(num_chunks, -(-n // LONGEST_CHUNK))
     plan = Plan(steps, rows, num_chunks, num_warps, max_warps=max_warps)
     if n * batch * (8 * width + 24) <= CACHED:
         plan = plan._replace(eviction="evict_first")
@@ -132,18 +117,27 @@ def _tile_without_chunks(n: int, batch: int, size: int, rows_held: int) -> tuple
     return steps, min(rows, power_of_2(batch))
 
 
-def _tile_of_chunks(n: int, batch: int, size: int) -> tuple[int, int]:
-    """Return steps and neighbours of a tile of a chunk: one step, which needs no scan, unless the batch is small."""
-    if _is_full(batch, 64):
-        tile = (1, 64)
-    elif batch >= FEW or _is_full(batch, 32):
-        tile = (1, 32)
-    elif _is_full(batch, 16):
-        tile = (2, 16)
+def _tile_of_chunks(n: int, batch: int, width: int, size: int) -> tuple[int, int]:
+    """Return steps and neighbours of a tile of a chunk: a warp or two, and few steps, so there is little to scan."""
+    fewest_steps = 2
+    if width > IN_CHUNKS[-1][0]:
+        fewest_steps = 1
+        rows = next((rows for rows in (64, 32, 16) if _is_full(batch, rows)), 8)
+    elif width > OWN_ROWS and batch < FEW_LONG_ROWS:
+        rows = 16 if _is_full(batch, 16) else 8
+    elif width <= OWN_ROWS and batch < FEW:
+        rows = 8
     else:
-        tile = (4 if batch >= 16 else TILE_ROWS, 8)
-    rows = min(tile[1], size, power_of_2(batch))
-    return min(tile[0], size // rows, power_of_2(n)), rows
+        rows = 32
+    rows = min(rows, size, power_of_2(batch))
+    steps = max(fewest_steps, min(32, size) // rows)
+    return min(steps, size // rows, power_of_2(n)), rows
+
+
+def _held_in_chunks(width: int, rows: int) -> int:
+    """Return how many warps a multiprocessor holds in chunks; 0 for rows that are too long to have been tried."""
+    held = next((held for cells, held in IN_CHUNKS if width <= cells), 0)
+    return held - IN_SMALL_TILES if held and rows < 32 else held
 
 
 def _is_full(batch: int, rows: int) -> bool:
@@ -190,17 +184,6 @@ def gradient_plan(n: int, batch: int, width: int, batch_major: bool) -> Plan:
     steps, rows = long_tile(n, batch, size, batch_major)
     num_warps = max(1, size // 32) if width <= 32 else 4
     return Plan(steps, rows, num_warps=num_warps, shares_rows=True)  # so they write side by side
-
-
-def add_mode(batch: int, chunk_steps: int, batch_major: bool, double: bool) -> FoldMode:
-    """Return the tiles where what is carried is added: several steps, which share it."""
-    if batch_major:
-        steps = min(ADD_TILE, power_of_2(chunk_steps))
-        rows = min(ADD_TILE // steps, power_of_2(batch))
-    else:
-        rows = min(ADD_TILE // 4, power_of_2(batch))
-        steps = min(ADD_TILE // rows, power_of_2(chunk_steps))
-    return FoldMode(steps, rows, batch_major, double)
 
 
 def long_tile(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:
