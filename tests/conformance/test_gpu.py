@@ -769,7 +769,7 @@ def test_a_product_of_large_coefficients_may_be_beyond_float32() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("batch_major", [False, True])
 def test_products_that_fade(dtype: type, batch_major: bool) -> None:
-    """What is behind a chunk is not added where Π m is below 2⁻⁸⁰, or 2⁻¹⁶⁰: after other steps for each neighbour."""
+    """What is behind a chunk is not added where Π m is below 2⁻⁴⁸, or 2⁻¹⁰⁶: after other steps for each neighbour."""
     n = 80
     rng = np.random.default_rng(0)
     steps = {name: rng.normal(size=(n, 5)).astype(dtype) for name in ("q_a", "expected_q", "r")}

@@ -45,9 +45,7 @@ def key_of(window: Window, trace: Trace, validate: bool) -> tuple | None:
         if value is None:
             key.append(None)
         elif type(value) is Tensor and value.is_contiguous() and value.data_ptr() % 16 == 0 and not value.is_neg():
-            key.append(value.dtype)
-            key.append(value.shape)
-            key.append(value.get_device())
+            key += (value.dtype, value.shape, value.get_device())
         else:
             return None
     return tuple(key)
