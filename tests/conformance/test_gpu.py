@@ -114,6 +114,29 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], bool
     return patch
 
 
+@pytest.fixture
+def _late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide half of what a program looks at: it has not been written yet, or only in part."""
+    if gpu_kernels.DEVICE == "cuda":
+        pytest.skip("only interpreted kernels can be patched")
+    fold = gpu_kernels.load("fold")
+    rng = np.random.default_rng(0)
+    original = fold.look
+    num_looks = 0
+
+    def look(at: Any, size: Any, wanted: Any) -> tuple:
+        nonlocal num_looks
+        num_looks += 1
+        assert num_looks < 10_000, "a program waits for ever"
+        found = tuple(value * 1 for value in original(at, size, wanted))
+        for value in found:
+            value.handle.data *= rng.random(value.handle.data.shape) < 0.5
+        return found
+
+    monkeypatch.setattr(fold, "look", look)
+
+
+@pytest.mark.usefixtures("_late")
 @pytest.mark.parametrize("trace", [ot.Retrace(1.0), ot.ImportanceSampling(1.0)], ids=lambda trace: trace.name)
 @each("known", [(0,), (0, 3, 4), (0, 10)])
 def test_chunks_whose_targets_are_not_known_yet(
@@ -134,21 +157,11 @@ def _deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.usefixtures("_deterministic")
+@pytest.mark.usefixtures("_deterministic", "_late")
 @pytest.mark.parametrize("discount", [0.99, 1e-9])
 def test_deterministic_algorithms(discount: float, tell: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bit is the same, whatever is known when a program looks, and however often it has to look."""
     monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(2, 4, 12))
-    fold = gpu_kernels.load("fold")
-    rng = np.random.default_rng(0)
-    original = fold.look
-
-    def look(at: Any, size: Any, wanted: Any) -> tuple:
-        """Nothing may be there yet."""
-        is_there = int(rng.random() < 0.5)
-        return tuple(is_there * value for value in original(at, size, wanted))
-
-    monkeypatch.setattr(fold, "look", look)
     w = windows.window(24, (3,), 4) | {"discount": np.full((24, 3), discount), "mu_a": np.full((24, 3), 0.1)}
     w["r"][-1] = 1e40  # seen far away
     found = []
@@ -158,6 +171,17 @@ def test_deterministic_algorithms(discount: float, tell: Callable, monkeypatch: 
         np.testing.assert_array_equal(found[-1], found[0])
     scale = np.abs(found[0]).max()
     np.testing.assert_allclose(found[0], ot.targets(**w, trace=ot.Retrace(1.0)), rtol=1e-12, atol=2.0**-106 * scale)
+
+
+@pytest.mark.usefixtures("_late")
+def test_a_nan_with_all_bits_set_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inverted, it would be the sign for nothing yet."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(2, 4, 4))
+    w = windows.window(8, (3,), 4)
+    w["r"][5, 1] = np.array(-1).view(np.float64)
+    got = gpu_kernels.targets(ot.Retrace(1.0), w, validate=False)
+    assert np.isnan(got[4:6, 1]).all()
+    assert np.isfinite(got[:, [0, 2]]).all()
 
 
 def test_a_cached_call_heeds_deterministic_algorithms(short_calls: list[str]) -> None:
@@ -201,13 +225,18 @@ def test_plans_fit_their_windows() -> None:
     """Tiles are powers of 2 and not larger than needed; a long window with a small batch is cut into chunks."""
     plans = gpu_kernels.load("plans")
     for n in (1, 16, 1000, 65536):
-        for batch in (1, 64, 4096, 1 << 20):
+        for batch in (1, 7, 20, 50, 64, 100, 300, 4096, 1 << 20):
             for width in {plans.width_of(num_actions) for num_actions in (*range(1, 300), 1000, 8192)}:
                 for batch_major in (False, True):
                     plan = plans.plan_for(n, batch, width, batch_major, 132)
                     assert plan.steps * plan.rows <= 256
                     assert plan.steps == plans.power_of_2(plan.steps) < 2 * n
                     assert plan.rows == plans.power_of_2(plan.rows)
+                    if plan.num_chunks > 1:  # `linked` needs it
+                        assert plan.rows <= 32 or plan.rows == 32 * plan.num_warps
+                    fold = plans.fold_plan(n, batch, batch_major, False)
+                    if fold.chunk_steps < n:
+                        assert fold.mode.rows <= 32 or fold.mode.rows == plans.FOLD_THREADS
     assert plans.plan_for(16, 1 << 20, 18, False, 132).num_chunks == 1
     assert plans.plan_for(16, 4, 18, False, 132).num_chunks == 1
     assert plans.plan_for(65536, 64, 18, False, 132).num_chunks > 100
@@ -926,6 +955,9 @@ def compile(kernel, constants, tuples):
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
     # The memory that is stored to: a loop that the compiler takes for empty would leave nothing of it.
     assert "st.global" in made.asm["ptx"], kernel.fn.__name__
+    # What other programs tell is read again at every look: three numbers of four chunks.
+    num_looks = made.asm["ptx"].count("ld.volatile.global")
+    assert num_looks == (12 if signature.get("links") == "*i64" else 0), num_looks
     print(kernel.fn.__name__)
 
 

@@ -1,4 +1,4 @@
-"""The forward kernels: targets from a window, in one pass over Q, π and the steps.
+"""The forward kernel, targets from a window in one pass over Q, π and the steps; and the recursion alone.
 
 With G for the targets, Eq. 3 is a recursion backwards in time, G_t = b_t + m_t G_{t+1}, with
 
@@ -39,11 +39,12 @@ from offtrace.returns.gpu.rows import (
 )
 
 TINY = tl.constexpr(2.0**-48)
-"""G behind a chunk counts as nothing where it is multiplied by less, so a target is off by 2⁻⁴⁸ |G| at most.
+"""G behind a chunk counts as nothing where it is multiplied by less: a target is off by 2⁻⁴⁸ of a later |G| at most.
 
 Float32 rounds to 2⁻²⁴: it is seen only in targets that are 2²⁴ times smaller than a later one of their trajectory.
 """
 TINY_IN_DOUBLE = tl.constexpr(2.0**-106)
+"""The same for float64."""
 ADD_STEPS = tl.constexpr(8)
 """Steps at once where what is missing is added."""
 
@@ -157,8 +158,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     If there are several chunks, G behind a chunk is not known at first. It is taken as 0, and what it is to be
     multiplied by, Π m, is written to `gain`. At the end, the program gets G by `links`, and adds what is missing.
 
-    If traces fade, Π m is written only as long as it can matter. So little is written, and read again, where they are
-    cut.
+    If traces fade, Π m is written only as long as it can matter, which is not long where they are cut.
     """
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
@@ -207,7 +207,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
             any_bad = any_bad | bad | (there & ~fits(g, mode))
     if gain is not None:
         lane = first + tl.arange(0, mode.rows)
-        behind = linked(links, product, carried, chunk, lane, batch, mode, FADES, ORDERED)
+        behind = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
         wrong = add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode)
         if mode.checks:
             if wrong:
@@ -218,7 +218,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
 
 
 @triton.jit
-def linked(links, m, b, chunk, lane, batch, mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):
+def linked(links, m, b, chunk, first, batch, mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):
     """Tell other programs what a chunk does, G → b + m G, and return G behind it, one per neighbour.
 
     `links` has three numbers for each chunk and neighbour: m, b, and G at the earliest step. A program writes m and b
@@ -228,38 +228,48 @@ def linked(links, m, b, chunk, lane, batch, mode: tl.constexpr, FADES: tl.conste
         known      own     m b     m b     G       m b     G
         G behind         = b₄ + m₄(b₃  + m₃ G₂)
 
-    It waits where nothing is known yet. It never waits for a program with a higher number, and the device starts
-    programs in their order, so all of them come to an end.
+    It waits where nothing is known yet, but never for a program with a higher number. All programs come to an end if
+    the device starts them in the order of their numbers. CUDA does not promise this, but devices do it, and scans in
+    one pass rely on it.
 
-    Which G are already known differs from call to call, and so does the last bit of a sum. If `ORDERED`, only that of
-    chunk 0 is used, and the result is always the same. This takes longer where traces do not fade.
+    Which G are already known differs from call to call, and so does the last bit of a sum; without checks also where
+    infinities end. If `ORDERED`, only G of chunk 0 is used, and the result is always the same. This takes longer if
+    traces do not fade.
     """
     ROWS: tl.constexpr = mode.rows
+    # Threads that hold copies of a neighbour may see different numbers. So every thread of a warp has a slot of its
+    # own, and the loop ends when all are done. Copies in other warps do no harm: each warp ends for itself.
+    SLOTS: tl.constexpr = 32 if mode.rows < 32 else mode.rows
     size = tl.num_programs(1) * batch.to(tl.int64)
+    lane = first + tl.arange(0, mode.rows)
     own = chunk * batch.to(tl.int64) + lane
-    in_batch = lane < batch
-    tell(links + own, m, in_batch & (chunk > 0))  # chunk 0 tells G only: nobody has to look behind it
-    tell(links + size + own, b, in_batch & (chunk > 0))
-    other = tl.zeros((ROWS,), tl.int32) + chunk - 1
-    is_open = in_batch & (chunk > 0)
-    m_between = tl.full((ROWS,), 1.0, tl.float64)
-    behind = tl.zeros((ROWS,), tl.float64)
+    tells = (lane < batch) & (chunk > 0)  # chunk 0 tells G only: nobody has to look behind it
+    tell(links + own, m, tells)
+    tell(links + size + own, b, tells)
+    slot = first + tl.arange(0, SLOTS) % ROWS
+    other = tl.zeros((SLOTS,), tl.int32) + chunk - 1
+    is_open = (slot < batch) & (chunk > 0)
+    m_between = tl.full((SLOTS,), 1.0, tl.float64)
+    behind = tl.zeros((SLOTS,), tl.float64)
     while tl.max(is_open.to(tl.int32), 0) > 0:
         # Four chunks at once, as every look takes a while.
-        at = links + other * batch.to(tl.int64) + lane
-        first = look(at, size, is_open)
-        second = look(at - batch, size, is_open & (other > 0))
-        third = look(at - 2 * batch, size, is_open & (other > 1))
-        fourth = look(at - 3 * batch, size, is_open & (other > 2))
+        at = links + other * batch.to(tl.int64) + slot
+        one = look(at, size, is_open)
+        two = look(at - batch, size, is_open & (other > 0))
+        three = look(at - 2 * batch, size, is_open & (other > 1))
+        four = look(at - 3 * batch, size, is_open & (other > 2))
         state = (other, is_open, m_between, behind)
-        state, goes_on = follow(state, is_open, first, mode, FADES, ORDERED)
-        state, goes_on = follow(state, goes_on, second, mode, FADES, ORDERED)
-        state, goes_on = follow(state, goes_on, third, mode, FADES, ORDERED)
-        state, goes_on = follow(state, goes_on, fourth, mode, FADES, ORDERED)
+        state, goes_on = follow(state, is_open, one, mode, FADES, ORDERED)
+        state, goes_on = follow(state, goes_on, two, mode, FADES, ORDERED)
+        state, goes_on = follow(state, goes_on, three, mode, FADES, ORDERED)
+        state, goes_on = follow(state, goes_on, four, mode, FADES, ORDERED)
         other, is_open, m_between, behind = state
         if FADES:
             is_open = is_open & is_large(m_between, mode)
-    tell(links + 2 * size + own, b + times(m, behind), in_batch)
+    if SLOTS > ROWS:
+        copy = tl.arange(0, SLOTS // ROWS)[:, None]
+        behind = tl.sum(tl.where(copy == 0, tl.reshape(behind, (SLOTS // ROWS, ROWS)), 0.0), 0)
+    tell(links + 2 * size + own, b + times(m, behind), lane < batch)
     return behind
 
 
@@ -281,7 +291,7 @@ def follow(state, goes_on, found, mode: tl.constexpr, FADES: tl.constexpr, ORDER
     if ORDERED:
         is_last = is_last & (other == 0)
         if FADES:
-            goes_on = goes_on & is_large(m_between, mode)  # here, as the number of chunks in a look differs, too
+            goes_on = goes_on & is_large(m_between, mode)  # before each: how many one look covers differs, too
     is_known = goes_on & (is_last | ((m != 0) & (b != 0)))
     behind = tl.where(is_known, behind + times(m_between, told(tl.where(is_last, g, b))), behind)
     goes_on = is_known & ~is_last
@@ -371,8 +381,7 @@ def fold_pairs(m, b, out, links, n, batch, chunk_steps,
             g, gain = folded(m_t, b_t, carried, mode)
             carried = at_earliest(g, mode)
             product = times(product, at_earliest(gain, mode))
-        lane = first + tl.arange(0, mode.rows)
-        carried = linked(links, product, carried, chunk, lane, batch, mode, FADES, ORDERED)
+        carried = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
     for k in tl.range(start, end, mode.steps, num_stages=2):
         m_t, b_t, at, there = load_pairs(m, b, k, end, first, n, batch, mode, FORWARDS)
         g, _ = folded(m_t, b_t, carried, mode)

@@ -12,7 +12,7 @@ HELD_IF_LONGER = 8
 IN_CHUNKS = ((4, 32), (8, 28), (12, 24), (18, 20))
 """The same if time is cut into chunks."""
 IN_SMALL_TILES = 4
-"""So many fewer in chunks whose tiles have fewer than 32 neighbours."""
+"""Chunks whose tiles have fewer than 32 neighbours have this many fewer."""
 FEW = 128
 """Smaller batches have tiles of 8 neighbours in chunks, others of 32."""
 FEW_LONG_ROWS = 1024
@@ -33,6 +33,8 @@ NARROW = 8
 """Rows of so many cells or fewer leave registers for large tiles in the backward kernel."""
 FOLD_TILE = 1024
 """Rows of a tile where pairs are folded."""
+FOLD_THREADS = 128
+"""Threads of a program there: Triton's default, 4 warps."""
 FOLD_PROGRAMS = 512
 """The most programs that fold pairs."""
 
@@ -169,12 +171,17 @@ class FoldPlan(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> FoldPlan:
-    """Return how pairs are folded: in chunks of time, where the batch alone does not keep the device busy."""
-    rows = min(16 if batch_major else 128, power_of_2(batch))
+    """Return how pairs are folded: in chunks of time, where the batch alone does not keep the device busy.
+
+    Tiles of chunks have as many neighbours as there are threads, or at most 32 (see `linked`).
+    """
+    rows = FOLD_THREADS if batch > FOLD_THREADS // 2 else min(32, power_of_2(batch))
+    if batch_major:
+        rows = min(16, rows)
     steps = min(FOLD_TILE // rows, power_of_2(max(1, n // 8)))
     num_groups = -(-batch // rows)
     num_tiles = -(-n // steps)
-    num_chunks = max(1, min(FOLD_PROGRAMS // num_groups, num_tiles // 2))
+    num_chunks = max(1, min(FOLD_PROGRAMS // num_groups, num_tiles // 2)) if n > SHORT else 1
     return FoldPlan(FoldMode(steps, rows, batch_major, double), steps * -(-num_tiles // num_chunks))
 
 
