@@ -96,8 +96,8 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], bool
     """Keep programs from telling some of the numbers of their chunk, as if they had not come to them yet."""
     if gpu_kernels.DEVICE == "cuda":
         pytest.skip("only interpreted kernels can be patched")
-    fold = gpu_kernels.load("fold")
-    original = fold.tell
+    links = gpu_kernels.load("links")
+    original = links.tell
 
     def patch(tells: Callable[[int, int], bool]) -> None:
         num_told = 0
@@ -109,7 +109,7 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], bool
             if tells(chunk, which):
                 original(at, x, there)
 
-        monkeypatch.setattr(fold, "tell", some)
+        monkeypatch.setattr(links, "tell", some)
 
     return patch
 
@@ -119,9 +119,9 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide half of what a program looks at: it has not been written yet, or only in part."""
     if gpu_kernels.DEVICE == "cuda":
         pytest.skip("only interpreted kernels can be patched")
-    fold = gpu_kernels.load("fold")
+    links = gpu_kernels.load("links")
     rng = np.random.default_rng(0)
-    original = fold.look
+    original = links.look
     num_looks = 0
 
     def look(at: Any, size: Any, wanted: Any) -> tuple:
@@ -133,7 +133,7 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
             value.handle.data *= rng.random(value.handle.data.shape) < 0.5
         return found
 
-    monkeypatch.setattr(fold, "look", look)
+    monkeypatch.setattr(links, "look", look)
 
 
 @pytest.mark.usefixtures("_late")
@@ -232,7 +232,7 @@ def test_plans_fit_their_windows() -> None:
                     assert plan.steps * plan.rows <= 256
                     assert plan.steps == plans.power_of_2(plan.steps) < 2 * n
                     assert plan.rows == plans.power_of_2(plan.rows)
-                    if plan.num_chunks > 1:  # `linked` needs it
+                    if plan.num_chunks > 1:  # see `links.py`
                         assert plan.rows <= 32 or plan.rows == 32 * plan.num_warps
                     fold = plans.fold_plan(n, batch, batch_major, False)
                     if fold.chunk_steps < n:

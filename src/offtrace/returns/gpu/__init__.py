@@ -1,7 +1,8 @@
 """Kernels for CUDA tensors, in Triton: every trace, its gradient, and the input checks along the way.
 
 rows.py               what a kernel reads of a row, and the formulas of the traces
-fold.py               the forward kernels
+fold.py               the forward kernel, and the recursion alone
+links.py              what programs tell each other about their chunks of time
 gradients.py          the backward kernel
 trajectory_aware.py   traces that depend on the start of a trajectory
 plans.py              how a window is shared out among programs

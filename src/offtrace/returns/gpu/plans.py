@@ -24,7 +24,7 @@ WITHOUT_CHUNKS = 4
 SHORT = 32
 """Windows of so many steps or fewer are not cut into chunks."""
 CACHED = 200_000_000
-"""Windows of so many bytes or fewer are read so that the cache keeps what is read again; others are slower so."""
+"""Windows of so many bytes or fewer are read so that the cache keeps what is read again; it slows larger ones."""
 OWN_ROWS = 12
 """Rows of so many actions or fewer are read by one thread each."""
 OWN_CHECKED_ROWS = 18
@@ -173,7 +173,7 @@ class FoldPlan(NamedTuple):
 def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> FoldPlan:
     """Return how pairs are folded: in chunks of time, where the batch alone does not keep the device busy.
 
-    Tiles of chunks have as many neighbours as there are threads, or at most 32 (see `linked`).
+    Tiles of chunks have as many neighbours as there are threads, or at most 32 (see `links.py`).
     """
     rows = FOLD_THREADS if batch > FOLD_THREADS // 2 else min(32, power_of_2(batch))
     if batch_major:
