@@ -1,8 +1,8 @@
 """What the programs of a kernel tell each other, so that each finds G behind its own chunk of time.
 
 A chunk turns G behind it into b + m G, which is G at its earliest step. So there are three numbers for each chunk and
-neighbour. A program writes m and b as soon as it has them, and G at the earliest step as soon as it knows G behind its
-chunk. To find that, it looks at the chunks behind its own, the nearest first:
+neighbour. A program writes m and b as soon as it has them, and G at the earliest step as soon as it knows G behind
+its chunk. To find that, it looks at the chunks behind its own, the nearest first:
 
     chunk      5       4       3       2       1       0
     known      own     m b     m b     G       m b     G
