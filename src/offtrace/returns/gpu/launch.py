@@ -172,7 +172,7 @@ class Form(NamedTuple):
     mode: Mode
     num_warps: int
     max_registers: int
-    """Of a thread, 0 for any number."""
+    """Registers of a thread at most; 0 for any number."""
     ordered: bool
     """Sums have the same order in every call."""
 

@@ -12,25 +12,25 @@ HELD_IF_LONGER = 8
 IN_CHUNKS = ((4, 32), (8, 28), (12, 24), (18, 20))
 """The same if time is cut into chunks."""
 IN_SMALL_TILES = 4
-"""Chunks whose tiles have fewer than 32 neighbours have this many fewer."""
+"""Chunks whose tiles have fewer than 32 neighbours have this many warps fewer."""
 FEW = 128
 """Smaller batches have tiles of 8 neighbours in chunks, others of 32."""
 FEW_LONG_ROWS = 1024
 """The same for rows that threads share, but with tiles of 16 neighbours if these are almost full."""
 FULL = 1.2
-"""A tile is almost full if it has at most so many rows per neighbour in the batch."""
+"""Tiles are almost full if they have at most this many rows per neighbour in the batch."""
 WITHOUT_CHUNKS = 4
 """Time is cut into chunks if a tile would need more steps to keep the device busy; more than 1 for shared rows."""
 SHORT = 32
-"""Windows of so many steps or fewer are not cut into chunks."""
+"""Windows of up to this many steps are not cut into chunks."""
 CACHED = 200_000_000
-"""Windows of so many bytes or fewer are read so that the cache keeps what is read again; it slows larger ones."""
+"""Windows of up to this many bytes are read so that the cache keeps what is read again; it slows larger ones."""
 OWN_ROWS = 12
-"""Rows of so many actions or fewer are read by one thread each."""
+"""Rows of up to this many actions are read by one thread each."""
 OWN_CHECKED_ROWS = 18
 """The same with checks, which make more sums over a row: threads that share one would exchange more."""
 NARROW = 8
-"""Rows of so many cells or fewer leave registers for large tiles in the backward kernel."""
+"""Rows of up to this many cells leave registers for large tiles in the backward kernel."""
 FOLD_TILE = 1024
 """Rows of a tile where pairs are folded."""
 FOLD_THREADS = 128
