@@ -36,21 +36,21 @@ ACTIONS = (4, 18)
 MEGABYTES = (85, 1500)
 FEWEST = 8
 """Size of the smallest batch."""
-TILES = [
-    (1, 64, 2),
-    (2, 64, 2),
-    (4, 64, 2),
-    (1, 32, 1),
-    (2, 32, 1),
-    (4, 16, 2),
-    (8, 8, 2),
-    (16, 8, 4),
-    (2, 64, 4),
-    (4, 32, 4),
-]
-"""Steps, neighbours and warps."""
-WARPS = (12, 16, 20, 24, 28, 36)
-"""Warps that a multiprocessor holds."""
+TILES = {
+    (1, 64, 2, 1): (16, 24),
+    (2, 64, 2, 2): (16,),
+    (2, 16, 1, 1): (16, 20),
+    (2, 32, 2, 1): (16, 24),
+    (2, 64, 4, 1): (16, 20),
+    (4, 16, 1, 2): (16,),
+    (4, 32, 2, 2): (12, 16),
+    (4, 64, 4, 2): (16, 20),
+    (8, 8, 1, 2): (16,),
+    (8, 32, 4, 2): (16, 20),
+    (8, 32, 2, 4): (12,),
+    (8, 64, 4, 4): (12,),
+}
+"""Steps, neighbours, warps and run of a tile, and how many warps a multiprocessor may hold."""
 ERROR = 1e-5
 CHECKED = 1e-4
 """The tolerance of the checks."""
@@ -84,20 +84,20 @@ def num_multiprocessors() -> int:
 
 
 def other_plans(shape: Shape) -> Iterator[Plan]:
-    """Yield plans with as many chunks as the device holds programs, and with one chunk."""
+    """Yield plans with as many chunks as the device holds programs."""
     n, batch, _ = shape
     default = default_plan(shape)
-    for steps, rows, num_warps in TILES:
-        if rows >= 2 * batch or steps > n or (batch >= 4096 and rows < 32):
+    for (steps, rows, num_warps, run), helds in TILES.items():
+        if rows >= 2 * batch or steps > n:
             continue
         num_groups = -(-batch // rows)
-        for max_warps in WARPS:
+        for max_warps in helds:
             num_programs = num_multiprocessors() * max_warps // num_warps
             num_chunks = max(1, min(num_programs // num_groups, n // (2 * steps)))
             if n <= plans.SHORT:
                 num_chunks = 1
             yield default._replace(
-                steps=steps, rows=rows, num_chunks=num_chunks, num_warps=num_warps, max_warps=max_warps
+                steps=steps, rows=rows, num_chunks=num_chunks, num_warps=num_warps, max_warps=max_warps, run=run
             )
 
 
@@ -205,7 +205,8 @@ def measure(given: Job, candidates: Iterable[Plan]) -> list[tuple[float, Plan]]:
 
 
 def short(plan: Plan) -> str:
-    return f"{plan.steps}x{plan.rows}/{plan.num_warps}, {plan.num_chunks} chunks, {plan.max_warps} warps"
+    tile = f"{plan.steps}x{plan.rows}/{plan.num_warps}, runs of {plan.run}"
+    return f"{tile}, {plan.num_chunks} chunks, {plan.max_warps} warps"
 
 
 def show(shape: Shape, candidates: Iterable[Plan], *, has_gradients: bool) -> float:

@@ -3,6 +3,7 @@
 `test_operator.py` compares every trace with the paper's double sum.
 """
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from builders.windows import Arrays
 from loops import each
 
 import offtrace as ot
+from offtrace import returns
 from offtrace.returns import reference
 from offtrace.returns.window import Window
 
@@ -89,6 +91,35 @@ def test_what_is_carried_is_added_tile_by_tile(batch_major: bool, monkeypatch: p
     w = window_with_ends((40, 3, 5))
     got = gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=batch_major))
     np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_chunks", [1, 3])
+@each("tile", [(1, 64, 2, 1), (2, 16, 1, 1), (4, 64, 4, 2), (8, 32, 4, 2), (8, 8, 1, 2), (8, 64, 4, 4)])
+def test_runs_of_steps(tile: tuple[int, int, int, int], num_chunks: int) -> None:
+    """Tiles in which a thread takes a run of steps: steps, neighbours, warps, run. They reach beyond the window."""
+    launch = gpu_kernels.load("launch")
+    steps, rows, num_warps, run = tile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "plan_for", lambda *_: launch.Plan(steps, rows, num_chunks, num_warps, run=run))
+        for shape in [(37, 67, 3), (1, 2, 14)]:
+            w = window_with_ends(shape)
+            expected = ot.targets(**w, trace=ot.Retrace(0.9))
+            for validate in (True, False):
+                got = gpu_kernels.targets(ot.Retrace(0.9), w, validate=validate)
+                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_places_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in windows whose tiles reach over more than 2³¹ cells."""
+    launch = gpu_kernels.load("launch")
+    w = window_with_ends((37, 67, 3))
+    found = []
+    for most_cells in (launch.MOST_CELLS, 0):
+        monkeypatch.setattr(launch, "MOST_CELLS", most_cells)
+        job = launch.Job(launch.Inputs(**gpu_kernels.tensors(w)), 4)
+        assert job.mode(launch.Plan(4, 64)).wide == (most_cells == 0)
+        found.append(gpu_kernels.targets(ot.Retrace(0.9), w))
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.fixture
@@ -229,11 +260,11 @@ def test_plans_fit_their_windows() -> None:
             for width in {plans.width_of(num_actions) for num_actions in (*range(1, 300), 1000, 8192)}:
                 for batch_major in (False, True):
                     plan = plans.plan_for(n, batch, width, batch_major, 132)
-                    assert plan.steps * plan.rows <= 256
+                    assert plan.steps * plan.rows <= 512
                     assert plan.steps == plans.power_of_2(plan.steps) < 2 * n
+                    if plan.run:
+                        assert 32 * plan.num_warps == plan.steps // plan.run * plan.rows
                     assert plan.rows == plans.power_of_2(plan.rows)
-                    if plan.num_chunks > 1:  # see `links.py`
-                        assert plan.rows <= 32 or plan.rows == 32 * plan.num_warps
                     fold = plans.fold_plan(n, batch, batch_major, False)
                     if fold.chunk_steps < n:
                         assert fold.mode.rows <= 32 or fold.mode.rows == plans.FOLD_THREADS
@@ -587,7 +618,10 @@ def test_an_overflow_is_refused() -> None:
 def test_a_valid_window_is_not_looked_at_again(num_actions: int) -> None:
     """The checks of the kernels find nothing in it, so those of the host, which take longer, are not run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_kernels.load(), "_raise", lambda *_: pytest.fail("the host looks for a fault"))
+        for module in ("", "calls"):
+            patch.setattr(
+                gpu_kernels.load(module), "raise_fault", lambda *_: pytest.fail("the host looks for a fault")
+            )
         gpu_kernels.targets(ot.Retrace(0.9), window_with_ends((5, 3, num_actions)))
 
 
@@ -635,27 +669,32 @@ def short_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = launch.launch
     short: list[str] = []
 
-    def launched(
-        kernel: Any,
-        grid: tuple,
-        arguments: tuple,
-        constants: tuple,
-        num_warps: int = 4,
-        again: Any = None,
-        *more: Any,
-        **options: Any,
-    ) -> Any:
-        real(kernel, grid, arguments, constants, num_warps, again, *more, **options)
+    def launched(kernel: Any, grid: tuple, arguments: tuple, *more: Any, **options: Any) -> Any:
+        real(kernel, grid, arguments, *more, **options)
 
         def run(*given: Any) -> None:
+            """Launch the kernel again, with addresses of numbers that have the dtypes of the first call."""
             short.append(kernel.fn.__name__)
-            kernel[grid](*given)
+            kernel[grid](*at_addresses(given, arguments))
 
         return run
 
     monkeypatch.setattr(launch, "launch", launched)
     monkeypatch.setattr(gpu_kernels.load("calls"), "_CALLS", {})
+    monkeypatch.setattr(returns, "_targets_like_before", None)
     return short
+
+
+def at_addresses(given: tuple, like: tuple) -> tuple:
+    """Return arguments in which tensors at the addresses that are given take the places of other tensors."""
+    found: list[Any] = list(given)
+    for i, other in enumerate(like):
+        if isinstance(other, torch.Tensor):
+            number = (ctypes.c_byte * other.element_size()).from_address(given[i])
+            found[i] = torch.frombuffer(number, dtype=other.dtype)
+        elif isinstance(other, tuple):
+            found[i] = type(other)(*at_addresses(given[i], other))
+    return tuple(found)
 
 
 def test_a_second_call_goes_the_short_way(short_calls: list[str]) -> None:
@@ -849,7 +888,8 @@ def test_nothing_is_checked_while_a_graph_is_captured(monkeypatch: pytest.Monkey
     """Also if the kernels do not serve the window."""
     w = windows.changed(plain(), "mu_a", (2, 1), 0.0)
     expected = ot.targets(**w, trace=ot.Retrace(0.9), validate=False)
-    monkeypatch.setattr(gpu_kernels.load(), "is_capturing", lambda: True)
+    for module in ("", "calls"):
+        monkeypatch.setattr(gpu_kernels.load(module), "is_capturing", lambda: True)
     for most_actions in (8192, 1):
         monkeypatch.setattr(gpu_kernels.load("jobs"), "MOST_ACTIONS", most_actions)
         np.testing.assert_allclose(gpu_kernels.targets(ot.Retrace(0.9), w), expected, rtol=1e-12)
@@ -970,6 +1010,8 @@ for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
         how = {"mode": mode, "FADES": True, "ORDERED": ordered, "m_out": None}
         compile(fold.one_pass, how, window)
     compile(fold.one_pass, how | {"gain": None, "links": None}, window)
+    runs = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(4, 64, num_warps=4, run=2))
+    compile(fold.one_pass, how | {"mode": runs}, window)
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)

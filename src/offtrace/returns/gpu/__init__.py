@@ -9,6 +9,7 @@ plans.py              how a window is shared out among programs
 launch.py             launches the kernels
 jobs.py               from the arguments of `targets` to a job
 calls.py              the short way for a window like one before
+faults.py             the error for input that breaks a rule
 autograd.py           the gradient as PyTorch calls it
 """
 
@@ -19,10 +20,13 @@ from offtrace.returns import checks
 from offtrace.returns import torch as on_torch
 from offtrace.returns.gpu import calls, launch
 from offtrace.returns.gpu.autograd import differentiable_targets
+from offtrace.returns.gpu.faults import is_capturing, raise_fault
 from offtrace.returns.gpu.jobs import corrections_job, dtype_of_coefficients, has_both_forms, job_for, widened
 from offtrace.returns.gpu.launch import Job
-from offtrace.returns.window import Window, check_given, coefficients, shape
+from offtrace.returns.window import Window, check_given, shape
 from offtrace.traces import TRACES, Trace
+
+__all__ = ["corrections", "is_capturing", "solve", "targets"]
 
 
 def targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool) -> Tensor | None:
@@ -38,35 +42,28 @@ def targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool
 
 
 def _targets(given: Window, trace: Trace, *, validate: bool, wants_gradient: bool) -> Tensor | None:
-    key = None if wants_gradient else calls.key_of(given, trace, validate)
-    out = None if key is None else calls.run(key, given, trace)
-    c = None
-    if out is None:
-        window, tolerance = on_torch.ready(given, widens=False)
-        shape(window)
-        check_given(window, trace)
-        with torch.set_grad_enabled(wants_gradient):
-            job = job_for(window, trace, tolerance=tolerance if validate else None)
-            if job is None or (wants_gradient and not trace.markov):
-                return None
-            out = _compute(job, trace, wants_gradient=wants_gradient, key=key, given=given)
-        c = job.w.c
+    window, tolerance = on_torch.ready(given, widens=False)
+    shape(window)
+    check_given(window, trace)
+    with torch.set_grad_enabled(wants_gradient):
+        job = job_for(window, trace, tolerance=tolerance if validate else None)
+        if job is None or (wants_gradient and not trace.markov):
+            return None
+        out = _compute(job, trace, wants_gradient=wants_gradient, given=given)
     if validate:
         is_users_own = type(trace) not in TRACES.values()
         if launch.flag_was_set(out) or is_users_own or has_both_forms(given):
-            _raise(given, trace, out, c)
+            raise_fault(given, trace, out, job.w.c)
     return out
 
 
-def _compute(job: Job, trace: Trace, *, wants_gradient: bool, key: tuple | None, given: Window) -> Tensor:
-    """Return the targets by the long way."""
+def _compute(job: Job, trace: Trace, *, wants_gradient: bool, given: Window) -> Tensor:
     if wants_gradient:
         return differentiable_targets(job, trace)
     if not trace.markov:
         return launch.trajectory_aware_targets(job).out
     result = launch.targets(job)
-    if key is not None:
-        calls.remember(key, job, result, given, trace)
+    calls.remember(job, result, given, trace)
     return result.out
 
 
@@ -99,20 +96,3 @@ def solve(m: Tensor, b: Tensor) -> Tensor:
 def _current_device(device: torch.device) -> int | None:
     """Return the index of the current CUDA device; kernels are launched there."""
     return torch.cuda.current_device() if device.type == "cuda" else device.index
-
-
-def is_capturing() -> bool:
-    """Return whether a CUDA graph is captured, which must not wait for the device: then nothing is checked."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def _raise(given: Window, trace: Trace, out: Tensor, c: Tensor | None) -> None:
-    """Raise the error for the rule that is broken, if one is; `c` if it was computed."""
-    with torch.no_grad():
-        window, tolerance = on_torch.ready(given)
-        checks.check(window, trace, tol=tolerance)
-        if trace.markov:
-            if c is None:
-                c = coefficients(window, trace)
-            checks.check_coefficients(window, trace, c, tol=tolerance)
-        checks.check_result(window, out)

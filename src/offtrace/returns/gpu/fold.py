@@ -5,7 +5,7 @@ With G for the targets, Eq. 3 is a recursion backwards in time, G_t = b_t + m_t 
     m_t = discount_t c_{t+1},    b_t = r_t + discount_t (E_π Q(x_{t+1}, ·) − c_{t+1} Q(x_{t+1}, a_{t+1})).
 
 A program takes some neighbours of the batch through time, a tile after the other. The pairs (m, b) of a tile are
-folded by a scan, and G of its earliest step is carried to the next tile:
+folded, and G of its earliest step is carried to the next tile:
 
     time →   | chunk 2       | chunk 1       | chunk 0       |
     program  |   ← tile tile |   ← tile tile |   ← tile tile |
@@ -25,15 +25,15 @@ from offtrace.returns.gpu.rows import (
     GIVEN,
     SOFT_WATKINS,
     WATKINS,
-    action_ahead,
-    ends,
     factor,
     fits,
-    lambda_of_next,
+    flags_of,
     load_rows,
+    load_steps,
     order_in_tile,
     places,
     read_policy,
+    scaled,
     taken,
     times,
     wrong_rows,
@@ -44,60 +44,39 @@ ADD_STEPS = tl.constexpr(8)
 
 
 @triton.jit
-def load_tile(w, action, above, neighbour, n, batch, lambda_, mode: tl.constexpr):
-    """Return what is read for a tile: the actions of the next tile, flags, single numbers, and rows of π and Q.
-
-    `action` has the actions of steps t+1, which are loaded one tile before: where Q(x, a) is depends on them.
-    """
-    real: tl.constexpr = tl.float64 if mode.double else tl.float32
+def pairs_of_tile(w, steps, above, neighbour, n, batch, parameter, tolerance, mode: tl.constexpr):
+    """Return m and b of the rows of a tile, from what `load_steps` returned, and which of them look wrong."""
     SIZE: tl.constexpr = mode.steps * mode.rows
-    in_batch = neighbour < batch
     t, base, here, state = places(above, neighbour, n, batch, mode)
-    step = 1 if mode.batch_major else batch
-    is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    reward = tl.load(w.r + base + here, is_real, 0.0, eviction_policy=mode.eviction).to(real)
-    discount = tl.load(w.discount + base + here, is_real, 0.0, eviction_policy=mode.eviction).to(real)
-    known, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
-    lambda_next = lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode)
-    c = tl.zeros((SIZE,), real)
-    if w.c is not None:
-        c = tl.load(w.c + base + step + here, goes_on, 0.0).to(real)
-    successor = tl.zeros((SIZE,), real)
-    if w.expected_q is not None:
-        successor = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
-    following = action_ahead(w, t - mode.steps, in_batch, base - mode.steps * step, here, step, n, mode)
-    rows = load_rows(w, in_batch & (t >= -1), base, here, state, mode)
-    flags = (is_real, goes_on, continues, known)
-    singles = (reward, discount, q_a, value, pi_a, mu_a, lambda_next, c, successor)
-    return following, flags, singles, rows
-
-
-@triton.jit
-def pairs_of_tile(w, tile, parameter, tolerance, mode: tl.constexpr):
-    """Return m and b of the rows of a tile, from what `load_tile` returned, and which of them look wrong."""
-    SIZE: tl.constexpr = mode.steps * mode.rows
-    _, flags, singles, rows = tile
-    is_real, goes_on, continues, known = flags
-    reward, discount, q_a, value, pi_a, mu_a, lambda_next, c, successor = singles
+    is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
+    rows = load_rows(w, (neighbour < batch) & (t >= -1), base, here, state, mode)
+    known, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
+    # Warps stay together, so that neighbours in the batch are read at the same time: they share lines of memory.
+    tl.debug_barrier()
+    reward, discount, successor = steps[0]
+    if w.mask is not None:
+        reward = tl.where(is_real, reward, 0.0)
+        discount = tl.where(is_real, discount, 0.0)
     ahead, total, greedy = read_policy(rows, value, parameter, mode)
     if w.expected_q is not None:
         ahead = successor
-    if mode.kind != GIVEN:
+    if mode.kind == GIVEN:
+        c = steps[1][4]
+    else:
         if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
             c = greedy
         else:
             c = factor(pi_a, mu_a, parameter, mode)
-        c = times(lambda_next, c)
+        c = scaled(c, steps[1][5])
     c = tl.where(continues, c, 0.0)
     # In float64, where a product of two float32 is exact: c Q and c G are large if c is, and cancel each other.
-    wide = c.to(tl.float64)
     gamma = discount.to(tl.float64)
-    m = times(gamma, wide)
+    m = gamma * tl.where(discount == 0, 0.0, c).to(tl.float64)
+    b = reward + tl.where(discount == 0, 0.0, ahead).to(tl.float64) * gamma
     if mode.corrections:
-        b = reward + times(gamma, ahead.to(tl.float64)) - q_a
+        b -= q_a
     else:
-        b = reward + times(gamma, ahead.to(tl.float64) - times(wide, q_a.to(tl.float64)))
-    b = tl.where(is_real, b, 0.0)
+        b -= scaled(q_a.to(tl.float64), m)
 
     bad = tl.zeros((SIZE,), tl.int1)
     if mode.checks:
@@ -110,37 +89,79 @@ def pairs_of_tile(w, tile, parameter, tolerance, mode: tl.constexpr):
 @triton.jit
 def then(m, b, m_before, b_before):
     """Return G → b_before + m_before (b + m G): the step before, in time, comes after in the scan."""
-    return times(m_before, m), b_before + times(m_before, b)
+    return scaled(m, m_before), b_before + scaled(b, m_before)
 
 
 @triton.jit
-def folded(m, b, carried, mode: tl.constexpr):
-    """Return G of the rows of a tile and Π m from its end, both flat, from G behind the tile, one per neighbour."""
+def folded(m, b, carried, product, mode: tl.constexpr):
+    """Return G of the rows of a tile and Π m of all steps behind them, flat, and both at its earliest step.
+
+    `carried` is G behind the tile, `product` Π m of the steps behind it, one per neighbour.
+    """
     m = m.to(tl.float64)
     b = b.to(tl.float64)
+    if mode.run > 0:
+        found = folded_by_runs(m, b, carried, product, mode)
+    else:
+        found = folded_by_scan(m, b, carried, product, mode)
+    return found
+
+
+@triton.jit
+def folded_by_scan(m, b, carried, product, mode: tl.constexpr):
+    """The same for tiles whose steps are in many threads."""
     SIZE: tl.constexpr = mode.steps * mode.rows
     STEPS: tl.constexpr = mode.steps
     ROWS: tl.constexpr = mode.rows
     if mode.batch_major:
         m, b = tl.associative_scan((tl.reshape(m, (ROWS, STEPS)), tl.reshape(b, (ROWS, STEPS))), 1, then)
-        g = b + times(m, carried[:, None])
+        g = b + scaled(carried[:, None], m)
+        m = scaled(product[:, None], m)
+        is_earliest = tl.arange(0, STEPS)[None, :] == STEPS - 1
+        carried = tl.sum(tl.where(is_earliest, g, 0.0), 1)
+        product = tl.sum(tl.where(is_earliest, m, 0.0), 1)
     else:
         m, b = tl.associative_scan((tl.reshape(m, (STEPS, ROWS)), tl.reshape(b, (STEPS, ROWS))), 0, then)
-        g = b + times(m, carried[None, :])
-    return tl.reshape(g, (SIZE,)), tl.reshape(m, (SIZE,))
+        g = b + scaled(carried[None, :], m)
+        m = scaled(product[None, :], m)
+        is_earliest = tl.arange(0, STEPS)[:, None] == STEPS - 1
+        carried = tl.sum(tl.where(is_earliest, g, 0.0), 0)
+        product = tl.sum(tl.where(is_earliest, m, 0.0), 0)
+    return tl.reshape(g, (SIZE,)), tl.reshape(m, (SIZE,)), carried, product
 
 
 @triton.jit
-def at_earliest(x, mode: tl.constexpr):
-    """Return the values of a tile at its earliest step, one per neighbour."""
-    STEPS: tl.constexpr = mode.steps
+def folded_by_runs(m, b, carried, product, mode: tl.constexpr):
+    """The same where threads take runs: each folds its own, then gets from the one before what is behind its run."""
+    SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
-    last = tl.arange(0, mode.steps) == mode.steps - 1
-    if mode.batch_major:
-        found = tl.sum(tl.where(last[None, :], tl.reshape(x, (ROWS, STEPS)), 0.0), 1)
-    else:
-        found = tl.sum(tl.where(last[:, None], tl.reshape(x, (STEPS, ROWS)), 0.0), 0)
-    return found
+    RUN: tl.constexpr = mode.run
+    THREADS: tl.constexpr = mode.steps // mode.run
+    SIDE: tl.constexpr = mode.side
+    WARPS: tl.constexpr = ROWS // SIDE
+    m = tl.reshape(m, (RUN, WARPS, THREADS, SIDE))
+    b = tl.reshape(b, (RUN, WARPS, THREADS, SIDE))
+    if RUN > 1:
+        m, b = tl.associative_scan((m, b), 0, then)
+    is_earliest = tl.arange(0, RUN)[:, None, None, None] == RUN - 1
+    m_run = tl.sum(tl.where(is_earliest, m, 0.0), 0)
+    b_run = tl.sum(tl.where(is_earliest, b, 0.0), 0)
+    thread = tl.arange(0, THREADS)[None, :, None]
+    carried = tl.reshape(carried, (WARPS, SIDE))
+    product = tl.reshape(product, (WARPS, SIDE))
+    g_behind = tl.broadcast_to(carried[:, None, :], (WARPS, THREADS, SIDE))
+    m_behind = tl.broadcast_to(product[:, None, :], (WARPS, THREADS, SIDE))
+    for k in tl.static_range(THREADS):
+        if k > 0:
+            g_behind = tl.where(thread == k, carried[:, None, :], g_behind)
+            m_behind = tl.where(thread == k, product[:, None, :], m_behind)
+        carried = tl.sum(tl.where(thread == k, b_run + scaled(g_behind, m_run), 0.0), 1)
+        product = tl.sum(tl.where(thread == k, scaled(m_behind, m_run), 0.0), 1)
+    g = b + scaled(g_behind[None, :, :, :], m)
+    m = scaled(m_behind[None, :, :, :], m)
+    flat_g = tl.reshape(g, (SIZE,))
+    flat_m = tl.reshape(m, (SIZE,))
+    return flat_g, flat_m, tl.reshape(carried, (ROWS,)), tl.reshape(product, (ROWS,))
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
@@ -157,14 +178,16 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
+    KEPT: tl.constexpr = "evict_last" if mode.eviction == "" else ""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     lambda_ = tl.full((), lambda_, real)
     parameter = tl.full((), parameter, real)
     tolerance = tl.full((), tolerance, real)
     chunk = tl.program_id(1)
-    first = tl.program_id(0).to(tl.int64) * mode.rows
-    _, row = order_in_tile(mode)
-    neighbour = first + row
+    first = tl.program_id(0) * mode.rows
+    neighbour = first + order_in_tile(mode)[1]
+    if mode.wide:
+        neighbour = neighbour.to(tl.int64)
     in_batch = neighbour < batch
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
@@ -174,33 +197,34 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, num_steps)
-    t, base, here, _ = places(n - start, neighbour, n, batch, mode)
-    action = action_ahead(w, t, in_batch, base, here, 1 if mode.batch_major else batch, n, mode)
+    steps = load_steps(w, n - start, neighbour, in_batch, n, batch, lambda_, mode)
     for done in tl.range(start, end, STEPS, num_stages=1):
-        tile = load_tile(w, action, n - done, neighbour, n, batch, lambda_, mode)
-        action = tile[0]
-        # All loads are on their way before one is waited for: without the barrier the compiler moves the single
-        # numbers behind the sums, and behind the rows they would wait for registers.
-        tl.debug_barrier()
-        m, b, bad = pairs_of_tile(w, tile, parameter, tolerance, mode)
-        g, along = folded(m, b, carried, mode)
-        carried = at_earliest(g, mode)
-        t, base, here, _ = places(n - done, neighbour, n, batch, mode)
-        there = in_batch & (t >= 0)
-        tl.store(out + base + here, g, there)
-        if m_out is not None:
-            tl.store(m_out + base + here, m, there)
+        later = done + STEPS
+        following = load_steps(w, n - later, neighbour, in_batch & (later < end), n, batch, lambda_, mode)
+        m, b, bad = pairs_of_tile(w, steps, n - done, neighbour, n, batch, parameter, tolerance, mode)
+        steps = following
         if gain is not None:
             if FADES:
                 matters = matters & is_large(product, mode)
             num_reached += tl.where(matters, STEPS, 0)
-            reach = times(along, over_tile(product, mode))
-            product = at_earliest(reach, mode)
-            tl.store(gain + base + here, reach, there & over_tile(matters, mode))
+        g, reach, carried, product = folded(m, b, carried, product, mode)
+        t, base, here, _ = places(n - done, neighbour, n, batch, mode)
+        there = in_batch & (t >= 0)
+        if gain is not None:
+            # What is added to at the end stays in the cache until then. Small windows do so anyway.
+            is_reached = over_tile(matters, mode)
+            tl.store(gain + base + here, reach, there & is_reached, eviction_policy=KEPT)
+            tl.store(out + base + here, g, there & is_reached, eviction_policy=KEPT)
+            tl.store(out + base + here, g, there & ~is_reached)
+        else:
+            tl.store(out + base + here, g, there)
+        if m_out is not None:
+            tl.store(m_out + base + here, m, there)
         if mode.checks:
             any_bad = any_bad | bad | (there & ~fits(g, mode))
     if gain is not None:
-        lane = first + tl.arange(0, mode.rows)
+        lane = first + tl.arange(0, mode.rows).to(tl.int64)
+        tl.debug_barrier()  # out and gain were written by other threads
         behind = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
         wrong = add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode)
         if mode.checks:
@@ -214,7 +238,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
 @triton.jit
 def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.constexpr):
     """Add what G behind a chunk adds to the steps that it reaches; return whether a sum does not fit its dtype."""
-    tl.debug_barrier()  # out and gain were written by other threads
+    USED: tl.constexpr = "evict_first" if mode.eviction == "" else ""  # the cache need not keep it any longer
     k = tl.arange(0, ADD_STEPS)
     ROWS: tl.constexpr = mode.rows
     wrong = tl.zeros((ROWS, ADD_STEPS) if mode.batch_major else (ADD_STEPS, ROWS), tl.int1)
@@ -228,8 +252,9 @@ def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.c
             at = t[:, None] * batch + lane[None, :]
             there = (done + k[:, None] < num_reached[None, :]) & (t >= 0)[:, None] & (lane < batch)[None, :]
             added = behind[None, :]
-        before = tl.load(out + at, there, 0.0)
-        g = before.to(tl.float64) + times(tl.load(gain + at, there, 0.0).to(tl.float64), added)
+        before = tl.load(out + at, there, 0.0, eviction_policy=USED)
+        reach = tl.load(gain + at, there, 0.0, eviction_policy=USED)
+        g = before.to(tl.float64) + times(reach.to(tl.float64), added)
         tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often what is added is less than rounding
         if mode.checks:
             wrong = wrong | (there & ~fits(g, mode))
@@ -244,8 +269,12 @@ def over_tile(x, mode: tl.constexpr):
     ROWS: tl.constexpr = mode.rows
     if mode.batch_major:
         found = tl.broadcast_to(x[:, None], (ROWS, STEPS))
-    else:
+    elif mode.run == 0:
         found = tl.broadcast_to(x[None, :], (STEPS, ROWS))
+    else:
+        WARPS: tl.constexpr = ROWS // mode.side
+        x = tl.reshape(x, (1, WARPS, 1, mode.side))
+        found = tl.broadcast_to(x, (mode.run, WARPS, STEPS // mode.run, mode.side))
     return tl.reshape(found, (SIZE,))
 
 
@@ -265,18 +294,15 @@ def fold_pairs(m, b, out, links, n, batch, chunk_steps,
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, n)
     carried = tl.zeros((ROWS,), tl.float64)
+    product = tl.full((ROWS,), 1.0, tl.float64)
     if links is not None:
-        product = tl.full((ROWS,), 1.0, tl.float64)
         for k in tl.range(start, end, mode.steps, num_stages=2):
             m_t, b_t, _, _ = load_pairs(m, b, k, end, first, n, batch, mode, FORWARDS)
-            g, gain = folded(m_t, b_t, carried, mode)
-            carried = at_earliest(g, mode)
-            product = times(product, at_earliest(gain, mode))
+            _, _, carried, product = folded(m_t, b_t, carried, product, mode)
         carried = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
     for k in tl.range(start, end, mode.steps, num_stages=2):
         m_t, b_t, at, there = load_pairs(m, b, k, end, first, n, batch, mode, FORWARDS)
-        g, _ = folded(m_t, b_t, carried, mode)
-        carried = at_earliest(g, mode)
+        g, _, carried, product = folded(m_t, b_t, carried, product, mode)
         tl.store(out + at, g, there)
 
 

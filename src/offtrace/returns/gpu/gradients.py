@@ -30,13 +30,12 @@ from offtrace.returns.gpu.rows import (
     SOFT_WATKINS,
     TREE_BACKUP,
     WATKINS,
-    action_ahead,
     divided,
-    ends,
     factor,
+    flags_of,
     is_finite,
-    lambda_of_next,
     load_rows,
+    load_steps,
     matches,
     places,
     policy_and_values,
@@ -125,20 +124,20 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     in_batch = neighbour < batch
     t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
-    is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
+    steps = load_steps(w, above, neighbour, in_batch, n, batch, lambda_, mode)
+    is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
+    discount = tl.where(is_real, steps[0][1], 0.0)
     e_t = tl.load(e + base + here, is_real, 0.0).to(real)
-    action = action_ahead(w, t, in_batch, base, here, step, n, mode)
-    _, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
+    action, _, _, _, c, lambda_next = steps[1]
+    _, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
     there = in_batch & (t >= -1)
     rows = load_rows(w, there, base, here, state, mode)
     ahead, _, greedy = read_policy(rows, value, parameter, mode)
     if w.expected_q is not None:
-        ahead = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
+        ahead = tl.where(is_real, steps[0][2], 0.0)
 
-    lambda_next = lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode)
     if mode.kind == GIVEN:
-        share = tl.load(w.c + base + step + here, goes_on, 0.0).to(real)
+        share = tl.where(goes_on, c, 0.0)
         c = share
     else:
         if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):

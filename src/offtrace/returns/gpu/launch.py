@@ -31,6 +31,9 @@ MOST_ACTIONS = 8192
 MOST_STEPS = 2**31 - 2**22
 """Steps are counted in 32 bits, up to the end of the last chunk."""
 
+MOST_CELLS = 2**31 - 1
+"""Places within a tile are counted in 32 bits if it reaches over no more cells of Q."""
+
 # What the kernels read for a trace is what its class states.
 GREEDY = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_q)
 READ_PI = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_pi)
@@ -58,17 +61,13 @@ def launch(
     arguments: tuple,
     constants: tuple,
     num_warps: int = 4,
-    again: Run | None = None,
     max_registers: int = 0,
 ) -> Run | None:
-    """Launch a kernel, and return the function that did it: it takes tensors of the same dtypes and alignments.
+    """Launch a kernel, and return the function that did it.
 
-    With that function as `again`, nothing is looked at. `constants` follow the other arguments, and are compiled in.
-    Triton's interpreter has no such function.
+    It takes tensors of the same dtypes and alignments, or their addresses. `constants` follow the other arguments,
+    and are compiled in. Triton's interpreter has no such function.
     """
-    if again is not None:
-        again(*arguments, *constants)
-        return again
     key = (kernel.fn.__name__, grid, constants, num_warps, max_registers, *_types(arguments))
     run = _COMPILED.get(key)
     if run is not None:
@@ -159,22 +158,30 @@ class Job(NamedTuple):
             eviction=plan.eviction,
             steps=plan.steps,
             rows=plan.rows,
+            run=plan.run,
+            side=plan.side,
+            num_warps=plan.num_warps,
+            wide=self.batch_major or (plan.steps + 1) * (self.shape[1] + plan.rows) * num_actions > MOST_CELLS,
         )
 
 
 class Form(NamedTuple):
     """How the targets of a window are computed, apart from its tensors and λ."""
 
-    n: int
     batch: int
-    chunk_steps: int
     num_chunks: int
     mode: Mode
     num_warps: int
     max_registers: int
     """Registers of a thread at most; 0 for any number."""
-    ordered: bool
-    """Sums have the same order in every call."""
+    sizes: tuple[int, int, int]
+    """Steps, batch, and the steps of a chunk."""
+    constants: tuple[Mode, bool, bool]
+    """Mode; whether traces fade; whether sums have the same order in every call."""
+
+    @property
+    def fades(self) -> bool:
+        return self.constants[1]
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Form":
@@ -184,8 +191,9 @@ class Form(NamedTuple):
         chunk_steps = plan.steps * -(-num_steps // (plan.steps * plan.num_chunks))
         num_chunks = -(-num_steps // chunk_steps)
         max_registers = 0 if mode.double else plan.max_registers
-        ordered = torch.are_deterministic_algorithms_enabled()
-        return cls(n, batch, chunk_steps, num_chunks, mode, plan.num_warps, max_registers, ordered)
+        constants = (mode, job.kind not in GROWING, torch.are_deterministic_algorithms_enabled())
+        sizes = (n, batch, chunk_steps)
+        return cls(batch, num_chunks, mode, plan.num_warps, max_registers, sizes, constants)
 
 
 class Result(NamedTuple):
@@ -218,35 +226,39 @@ def num_multiprocessors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def run_form(
-    form: Form,
-    w: Inputs,
-    out: Tensor,
-    m: Tensor | None,
-    numbers: tuple[float, float, float],
-    again: Run | None = None,
-) -> Run | None:
+def run_form(form: Form, w: Inputs, out: Tensor, m: Tensor | None, numbers: tuple[float, ...]) -> Run | None:
     """Compute targets, and return the compiled kernel.
 
     `numbers` are λ, the parameter of the trace, and the tolerance of the checks.
     """
-    n, batch, chunk_steps, num_chunks = form[:4]
-    strange = flag_of(out) if form.mode.checks else None
-    gain = links = None
-    fades = form.mode.kind not in GROWING
-    result = out
-    if num_chunks > 1:
-        if not fades:
-            out = torch.empty_like(out, dtype=torch.float64)
-        gain = torch.empty_like(out)
-        links = links_of(num_chunks, batch, out.device)
-    arguments = (w, out, m, gain, links, strange, n, batch, chunk_steps, *numbers)
-    grid = (-(-batch // form.mode.rows), num_chunks, 1)
-    constants = (form.mode, fades, form.ordered)
-    run = launch(fold.one_pass, grid, arguments, constants, form.num_warps, again, form.max_registers)
-    if out is not result:
-        result.copy_(out)
+    sums, gain, links, strange = memory_of(form, out)
+    arguments = (w, sums, m, gain, links, strange, *form.sizes, *numbers)
+    grid = (-(-form.batch // form.mode.rows), form.num_chunks, 1)
+    run = launch(fold.one_pass, grid, arguments, form.constants, form.num_warps, form.max_registers)
+    if sums is not out:
+        out.copy_(sums)
     return run
+
+
+def run_again(run: Run, form: Form, addresses: tuple, out: Tensor, numbers: tuple[float, ...]) -> None:
+    """Compute targets by a compiled kernel, from addresses: Triton would ask the driver about every tensor."""
+    if form.num_chunks == 1 and not form.mode.checks:
+        run(addresses, out.data_ptr(), None, None, None, None, *form.sizes, *numbers, *form.constants)
+        return
+    sums, gain, links, strange = memory_of(form, out)
+    memory = [None if tensor is None else tensor.data_ptr() for tensor in (sums, None, gain, links, strange)]
+    run(addresses, *memory, *form.sizes, *numbers, *form.constants)
+    if sums is not out:
+        out.copy_(sums)
+
+
+def memory_of(form: Form, out: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Return what the kernel writes to: the sums over chunks, what they are multiplied by, links, and the flag."""
+    strange = flag_of(out) if form.mode.checks else None
+    if form.num_chunks == 1:
+        return out, None, None, strange
+    sums = out if form.fades else torch.empty_like(out, dtype=torch.float64)
+    return sums, torch.empty_like(sums), links_of(form.num_chunks, form.batch, out.device), strange
 
 
 def links_of(num_chunks: int, batch: int, device: torch.device) -> Tensor:

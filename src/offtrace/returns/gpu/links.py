@@ -38,9 +38,9 @@ def linked(links, m, b, chunk, first, batch, mode: tl.constexpr, FADES: tl.const
     With `FADES`, products of m that are too small to matter count as 0.
     """
     ROWS: tl.constexpr = mode.rows
-    # Threads that hold copies of a neighbour may see different numbers. So every thread of a warp has a slot of its
-    # own, and the loop ends when all are done. Copies in other warps do no harm: each warp ends for itself.
-    SLOTS: tl.constexpr = 32 if mode.rows < 32 else mode.rows
+    # Threads that hold copies of a neighbour may see different numbers. So every thread has a slot of its own, and
+    # the loop ends when all are done. With up to 32 slots, each warp has all of them, and ends for itself.
+    SLOTS: tl.constexpr = 32 if mode.rows <= 32 else 32 * mode.num_warps
     size = tl.num_programs(1) * batch.to(tl.int64)
     lane = first + tl.arange(0, mode.rows)
     own = chunk * batch.to(tl.int64) + lane

@@ -6,21 +6,27 @@ from typing import NamedTuple
 TILE_CELLS = 4096
 """Cells of Q in a tile."""
 TILE_ROWS = 128
-HELD = ((8, 36), (12, 32), (18, 16), (40, 12))
-"""Warps that a multiprocessor holds at once, by the cells of a row: longer rows take more registers."""
+HELD = 16
+"""Warps that a multiprocessor holds at once, so that a thread has 128 registers."""
+HELD_IN_LONG_RUNS = 12
+"""The same for runs of 4 steps."""
+HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
+"""The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
-IN_CHUNKS = ((4, 32), (8, 28), (12, 24), (18, 20))
-"""The same if time is cut into chunks."""
-IN_SMALL_TILES = 4
-"""Chunks whose tiles have fewer than 32 neighbours have this many warps fewer."""
-FEW = 128
-"""Smaller batches have tiles of 8 neighbours in chunks, others of 32."""
-FEW_LONG_ROWS = 1024
-"""The same for rows that threads share, but with tiles of 16 neighbours if these are almost full."""
-FULL = 1.2
-"""Tiles are almost full if they have at most this many rows per neighbour in the batch."""
-WITHOUT_CHUNKS = 4
-"""Time is cut into chunks if a tile would need more steps to keep the device busy; more than 1 for shared rows."""
+NARROWEST = 5
+"""Rows of up to this many cells are read in runs of 4 steps where there are chunks."""
+WIDEST = 18
+"""Wider rows are not read in runs."""
+FEWEST = 8
+"""Smaller batches are not read in runs, either."""
+NEIGHBOURS = ((64, 1.1), (32, 1.2), (16, 1.5))
+"""Neighbours of a tile in chunks, and how many rows it may have for each neighbour that is there; otherwise 8."""
+BUSY = 0.9
+"""The device is busy with this share of the programs that it holds."""
+FEW_CHUNKS = 8
+"""So few chunks may leave much of the device idle, if one more does not fit."""
+LONG = 64
+"""Steps of a chunk, of which not too many are added to at the end."""
 SHORT = 32
 """Windows of up to this many steps are not cut into chunks."""
 CACHED = 200_000_000
@@ -67,8 +73,15 @@ class Plan(NamedTuple):
     """Hint for the cache about what is read once; "evict_first" leaves more of it to what is read again."""
     max_warps: int = 16
     """Warps that a multiprocessor holds at once. It limits the registers of a thread."""
+    run: int = 0
+    """Steps that a thread takes at once, see `rows.order_in_tile`; 0 if the steps of a tile are folded by a scan."""
     shares_rows: bool = False
     """Short rows are shared by several threads, as longer ones are."""
+
+    @property
+    def side(self) -> int:
+        """Neighbours side by side in a warp, if threads take runs of steps."""
+        return min(self.rows, 32 * self.run // self.steps) if self.run else 0
 
     @property
     def max_registers(self) -> int:
@@ -87,64 +100,82 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocess
     What the device does not hold at once runs afterwards, almost alone. So a plan does not make more programs than it
     holds, unless the batch alone does.
     """
-    size = tile_size(width)
-    max_warps = next((held for cells, held in HELD if width <= cells), HELD_IF_LONGER)
-    is_cut = n > SHORT
-    if batch_major:
-        steps, rows = _tile_of_long_rows(n, batch, size)
-    else:
-        steps, rows = _tile_without_chunks(n, batch, size, 32 * max_warps * num_multiprocessors)
-        is_cut = is_cut and steps > (WITHOUT_CHUNKS if width <= OWN_ROWS else 1)
-        if is_cut:
-            steps, rows = _tile_of_chunks(n, batch, width, size)
-            max_warps = _held_in_chunks(width, rows) or max_warps
-    num_warps = max(1, steps * rows // 32) if size >= 64 else 4
-    num_chunks = 1
-    if is_cut:
-        num_chunks = num_multiprocessors * max_warps // (-(-batch // rows) * num_warps)
-        num_chunks = max(1, min(num_chunks, n // (2 * steps)))
-    plan = Plan(steps, rows, num_chunks, num_warps, max_warps=max_warps)
-    if n * batch * (8 * width + 24) <= CACHED:
-        plan = plan._replace(eviction="evict_first")
+    is_cached = n * batch * (8 * width + 24) <= CACHED
+    plan = None
+    if not batch_major and width <= WIDEST and batch >= FEWEST:
+        plan = _plan_of_runs(n, batch, width, is_cached, num_multiprocessors)
+    if plan is None:
+        plan = _plan_of_scans(n, batch, width, batch_major, num_multiprocessors)
+    return plan._replace(eviction="evict_first" if is_cached else "")
+
+
+def _plan_of_runs(n: int, batch: int, width: int, is_cached: bool, num_multiprocessors: int) -> Plan | None:
+    """Return a plan in which a thread takes a run of steps at once, and a few threads those of a neighbour.
+
+    It is one chunk if up to four threads for each neighbour keep the device busy. None for a short window if not.
+    """
+    run = 2 if width <= OWN_ROWS else 1
+    for num_threads, rows in ((1, 64), (2, 64), (4, 32)):
+        if num_threads * batch >= 32 * BUSY * HELD * num_multiprocessors and num_threads * run <= n:
+            return _tile_of_runs(run, num_threads, rows)
+    if n <= SHORT:
+        return None
+    rows = _neighbours(batch)
+    if width > OWN_ROWS and (is_cached or width < WIDEST):
+        rows = min(rows, 16)
+    num_threads = 4 if rows == 8 else 2
+    if width <= NARROWEST and not is_cached:
+        return _cut(_tile_of_runs(4, num_threads, rows, HELD_IN_LONG_RUNS), n, batch, num_multiprocessors)
+    plan = _cut(_tile_of_runs(run, num_threads, rows), n, batch, num_multiprocessors)
+    if plan.num_chunks < FEW_CHUNKS:
+        plan = _cut(_tile_of_runs(run, 2, 16), n, batch, num_multiprocessors)
+        other = _cut(_tile_of_runs(run, 1, 64), n, batch, num_multiprocessors)
+        if other.num_chunks * LONG <= n:
+            plan = max(plan, other, key=lambda plan: _programs(plan, batch) * plan.num_warps)
     return plan
 
 
-def _tile_without_chunks(n: int, batch: int, size: int, rows_held: int) -> tuple[int, int]:
-    """Return steps and neighbours of a tile: as many steps as the device holds at once, at most 16."""
-    steps = 1
-    while steps < 16 and 2 * steps * batch <= rows_held:
-        steps *= 2
-    steps = min(steps, size, power_of_2(n))
-    rows = min(size, 64) if steps == 1 else size // steps
-    return steps, min(rows, power_of_2(batch))
+def _tile_of_runs(run: int, num_threads: int, rows: int, max_warps: int = HELD) -> Plan:
+    """Return a plan in which so many threads share a neighbour, each with a run of steps."""
+    return Plan(run * num_threads, rows, num_warps=rows * num_threads // 32, max_warps=max_warps, run=run)
 
 
-def _tile_of_chunks(n: int, batch: int, width: int, size: int) -> tuple[int, int]:
-    """Return steps and neighbours of a tile of a chunk: a warp or two, and few steps, so there is little to scan."""
-    fewest_steps = 2
-    if width > IN_CHUNKS[-1][0]:
-        fewest_steps = 1
-        rows = next((rows for rows in (64, 32, 16) if _is_full(batch, rows)), 8)
-    elif width > OWN_ROWS and batch < FEW_LONG_ROWS:
-        rows = 16 if _is_full(batch, 16) else 8
-    elif width <= OWN_ROWS and batch < FEW:
-        rows = 8
+def _cut(plan: Plan, n: int, batch: int, num_multiprocessors: int) -> Plan:
+    """Return the plan with as many chunks of time as the device holds programs."""
+    num_chunks = num_multiprocessors * plan.max_warps // (_programs(plan, batch) * plan.num_warps)
+    return plan._replace(num_chunks=max(1, min(num_chunks, n // (2 * plan.steps))))
+
+
+def _programs(plan: Plan, batch: int) -> int:
+    return -(-batch // plan.rows) * plan.num_chunks
+
+
+def _neighbours(batch: int) -> int:
+    """Return how many neighbours tiles in chunks have: many, unless too many rows would be empty."""
+    return next((rows for rows, most in NEIGHBOURS if -(-batch // rows) * rows <= most * batch), 8)
+
+
+def _plan_of_scans(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int) -> Plan:
+    """Return a plan in which the steps of a tile are folded by a scan: batch-major, wide, short or small windows."""
+    max_warps = next((held for cells, held in HELD_IN_SCANS if width <= cells), HELD_IF_LONGER)
+    num_warps = num_multiprocessors * max_warps
+    size = tile_size(width)
+    if batch_major:
+        steps, rows = _tile_of_long_rows(n, batch, size)
     else:
-        rows = 32
-    rows = min(rows, size, power_of_2(batch))
-    steps = max(fewest_steps, min(32, size) // rows)
-    return min(steps, size // rows, power_of_2(n)), rows
-
-
-def _held_in_chunks(width: int, rows: int) -> int:
-    """Return how many warps a multiprocessor holds in chunks; 0 for rows that are too long to have been tried."""
-    held = next((held for cells, held in IN_CHUNKS if width <= cells), 0)
-    return held - IN_SMALL_TILES if held and rows < 32 else held
-
-
-def _is_full(batch: int, rows: int) -> bool:
-    """Return whether few rows of tiles with so many neighbours would be empty."""
-    return -(-batch // rows) * rows <= FULL * batch
+        steps = 1
+        while steps < 16 and 2 * steps * batch <= 32 * num_warps:
+            steps *= 2
+        steps = min(steps, size, power_of_2(n))
+        rows = min(size, 64) if steps == 1 else size // steps
+        if n > SHORT and steps > 1:
+            rows = min(_neighbours(batch), size, power_of_2(batch))
+            steps = max(1, min(32, size) // rows)
+        rows = min(rows, power_of_2(batch))
+    num_warps_of_program = max(1, steps * rows // 32) if size >= 64 else 4
+    plan = Plan(steps, rows, num_warps=num_warps_of_program, max_warps=max_warps)
+    is_cut = n > SHORT and (batch_major or steps * batch < 32 * num_warps)
+    return _cut(plan, n, batch, num_multiprocessors) if is_cut else plan
 
 
 def _tile_of_long_rows(n: int, batch: int, size: int) -> tuple[int, int]:
@@ -154,13 +185,16 @@ def _tile_of_long_rows(n: int, batch: int, size: int) -> tuple[int, int]:
 
 
 class FoldMode(NamedTuple):
-    """What `fold_pairs` is compiled for."""
+    """What `fold_pairs` is compiled for; the last three as in `rows.Mode`."""
 
     steps: int
     rows: int
     batch_major: bool
     double: bool
     """The output is float64."""
+    run: int = 0
+    side: int = 0
+    num_warps: int = 4
 
 
 class FoldPlan(NamedTuple):

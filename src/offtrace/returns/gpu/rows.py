@@ -7,6 +7,13 @@ A kernel works on tiles: `steps` steps of `rows` neighbours in the batch, the la
     i = rows … 2 rows−1     step above−2       i = steps … 2 steps−1     second neighbour
     …                                          …
 
+In other time-major tiles, a thread takes a run of steps, so that most of the recursion stays in one thread. Here is a
+warp with runs of 2 steps and 2 threads for each neighbour, which makes tiles of 4 steps:
+
+    thread      0 … 15              16 … 31               its neighbours, `side` = 16 of them, lie side by side
+    first       step above−1        step above−3
+    then        step above−2        step above−4
+
 Row t of a tile reads r and the discount of step t, and of step t+1 what its c is computed from. Q and π are those of
 state t+1, which both E_π Q(x_{t+1}, ·) and c_{t+1} are about, so every row of Q and π is read once.
 """
@@ -80,12 +87,26 @@ class Mode(NamedTuple):
     """Hint for the cache about what is read once."""
     steps: int
     rows: int
+    run: int = 0
+    """Steps that a thread takes at once; 0 if the steps of a tile are folded by a scan."""
+    side: int = 0
+    """Neighbours side by side in a warp, if threads take runs."""
+    num_warps: int = 4
+    """Warps of a program."""
+    wide: bool = False
+    """Places within a tile are counted in 64 bits, as 32 would not do."""
 
 
 @triton.jit
 def times(x, y):
     """Return x y; a 0 on either side keeps a NaN or an infinity on the other out."""
     return tl.where((x == 0) | (y == 0), 0.0, x * y)
+
+
+@triton.jit
+def scaled(x, factor):
+    """Return factor x; a factor of 0 keeps a NaN or an infinity of x out. Fewer instructions than `times`."""
+    return factor * tl.where(factor == 0, 0.0, x)
 
 
 @triton.jit
@@ -126,9 +147,14 @@ def order_in_tile(mode: tl.constexpr):
     if mode.batch_major:
         step = i % mode.steps
         neighbour = i // mode.steps
-    else:
+    elif mode.run == 0:
         step = i // mode.rows
         neighbour = i % mode.rows
+    else:
+        # In the order of registers, warps, threads of a neighbour, neighbours: (run, rows / side, num_threads, side)
+        num_threads: tl.constexpr = mode.steps // mode.run
+        step = i // mode.side % num_threads * mode.run + i // (mode.rows * num_threads)
+        neighbour = i // (mode.side * num_threads) * mode.side % mode.rows + i % mode.side
     return step, neighbour
 
 
@@ -150,38 +176,101 @@ def places(above, neighbour, n, batch, mode: tl.constexpr):
         state = neighbour + 1  # a window has one state more than steps
     else:
         base = (above - 1) * batch.to(tl.int64)
-        here = neighbour - earlier * batch.to(tl.int64)
+        here = neighbour - earlier.to(neighbour.dtype) * batch
         state = batch
     return t, base, here, state
 
 
 @triton.jit
-def ends(w, t, in_batch, base, here, step, n):
-    """Return which rows are real steps, which of them have a real step after them, and which are continued by it."""
-    is_real = in_batch & (t >= 0)
-    goes_on = in_batch & (t >= -1) & (t + 1 < n)
+def is_before(t, n):
+    """Return whether 0 ≤ t < n, by one comparison."""
+    return t.to(tl.uint32) < n.to(tl.uint32)
+
+
+@triton.jit
+def load_steps(w, above, neighbour, wanted, n, batch, lambda_, mode: tl.constexpr):
+    """Return what a tile reads of its steps, besides Q and π: numbers of step t, numbers of step t+1, and flags.
+
+    No load waits for another, so that a kernel can load them a tile ahead. Masked steps are loaded, too.
+    """
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
+    likelihood: tl.constexpr = tl.float64 if mode.double or mode.logs else tl.float32  # `exp` of float32 is not exact
+    t, base, here, _ = places(above, neighbour, n, batch, mode)
+    step = 1 if mode.batch_major else batch.to(tl.int64)
+    ahead = base + step
+    is_there = wanted & (t >= 0)
+    has_next = wanted & is_before(t + 1, n)
+    nothing = tl.zeros(t.shape, real)
+    reward = tl.load(w.r + base + here, is_there, 0.0, eviction_policy=mode.eviction).to(real)
+    discount = tl.load(w.discount + base + here, is_there, 0.0, eviction_policy=mode.eviction).to(real)
+    successor = nothing
+    if w.expected_q is not None:
+        successor = tl.load(w.expected_q + base + here, is_there, 0.0).to(real)
+    action = tl.zeros(t.shape, tl.int32)
+    if w.a is not None:
+        given = tl.load(w.a + ahead + here, has_next, 0, eviction_policy=mode.eviction).to(tl.int64)
+        action = tl.where((given >= 0) & (given < mode.num_actions), given.to(tl.int32), -1)
+    q_a = nothing
+    if w.q_a is not None:
+        # Corrections have δ_t in b_t, and so Q(x_t, a_t), where targets have c_{t+1} Q(x_{t+1}, a_{t+1}).
+        q_a = tl.load(
+            w.q_a + (base if mode.corrections else ahead) + here, is_there if mode.corrections else has_next, 0.0
+        ).to(real)
+    pi_a = nothing.to(likelihood)
+    if w.pi_a is not None:
+        pi_a = tl.load(w.pi_a + ahead + here, has_next, 0.0).to(likelihood)
+    mu_a = nothing.to(likelihood) + 1
+    if mode.reads_mu:
+        mu_a = tl.load(w.mu_a + ahead + here, has_next, 1.0, eviction_policy=mode.eviction).to(likelihood)
+    c = nothing
+    if w.c is not None:
+        c = tl.load(w.c + ahead + here, has_next, 0.0).to(real)
+    if w.lambda_ is None:
+        lambda_next = nothing + lambda_
+    elif mode.lambda_per_step:
+        lambda_next = tl.load(w.lambda_ + t + 1, has_next, 0.0).to(real)
+    else:
+        lambda_next = tl.load(w.lambda_ + ahead + here, has_next, 0.0).to(real)
+    is_real = is_there
+    goes_on = has_next
+    continues = has_next
     if w.mask is not None:
-        is_real = is_real & tl.load(w.mask + base + here, is_real, False)
-        goes_on = goes_on & tl.load(w.mask + base + step + here, goes_on, False)
+        is_real = tl.load(w.mask + base + here, is_there, False)
+        goes_on = tl.load(w.mask + ahead + here, has_next, False)
+    if w.reset is not None:
+        continues = ~tl.load(w.reset + ahead + here, has_next, True)
+    return (reward, discount, successor), (action, q_a, pi_a, mu_a, c, lambda_next), (is_real, goes_on, continues)
+
+
+@triton.jit
+def flags_of(w, steps, t, neighbour, n, batch):
+    """Return which rows are real steps, which of them have a real step after them, and which are continued by it."""
+    is_real = (neighbour < batch) & (t >= 0)
+    goes_on = (neighbour < batch) & is_before(t + 1, n)
+    if w.mask is not None:
+        is_real = steps[2][0]
+        goes_on = steps[2][1]
     continues = goes_on
     if w.reset is not None:
-        continues = continues & ~tl.load(w.reset + base + step + here, goes_on, False)
+        continues = continues & steps[2][2]
     return is_real, goes_on, continues
 
 
 @triton.jit
 def policy_and_values(w, there, base, here, state, START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):
     """Return π and Q of state t+1 for some of the actions, (rows of the tile, WIDTH), with zeros beyond the last."""
-    column = START + tl.arange(0, WIDTH)
-    inside = there[:, None] & (column < mode.num_actions)[None, :]
-    cell = ((here + state) * mode.num_actions)[:, None] + column[None, :]
+    column = START + tl.arange(0, WIDTH)[None, :]
+    inside = there[:, None] & (column < mode.num_actions)
+    row = ((here + state) * mode.num_actions)[:, None]
     dtype: tl.constexpr = tl.float64 if mode.double else tl.float32
     p = tl.zeros(inside.shape, dtype)
     values = tl.zeros(inside.shape, dtype)
     if w.pi is not None:
-        p = tl.load(w.pi + base * mode.num_actions + cell, inside, 0.0, eviction_policy=mode.eviction).to(dtype)
+        at = w.pi + base * mode.num_actions + row
+        p = tl.load(at + column, inside, 0.0, eviction_policy=mode.eviction).to(dtype)
     if w.q is not None:
-        values = tl.load(w.q + base * mode.num_actions + cell, inside, 0.0, eviction_policy=mode.eviction).to(dtype)
+        at = w.q + base * mode.num_actions + row
+        values = tl.load(at + column, inside, 0.0, eviction_policy=mode.eviction).to(dtype)
     return p, values
 
 
@@ -203,7 +292,7 @@ def sums_over(p, values, value, parameter, START: tl.constexpr, WIDTH: tl.conste
     E_π Q(x, ·);  Σ π, which is NaN if one of them is negative;  what Watkins's traces read: max Q(x, ·),
     or the share of π that the action taken, whose Q is `value`, nearly matches
     """
-    expected = tl.sum(tl.where(p != 0, p * values, 0.0), 1)
+    expected = tl.sum(scaled(values, p), 1)
     total = expected
     if mode.checks:
         # None is above 1 if their sum is 1. A negative one may be rounding: `checks.py` decides.
@@ -249,45 +338,30 @@ def read_policy(rows, value, parameter, mode: tl.constexpr):
 
 
 @triton.jit
-def action_ahead(w, t, in_batch, base, here, step, n, mode: tl.constexpr):
-    """Return the action of step t+1; −1 if it is no action, 0 if there is no such step."""
-    action = tl.zeros(t.shape, tl.int32)
-    if w.a is not None:
-        has_next = in_batch & (t >= -1) & (t + 1 < n)
-        given = tl.load(w.a + base + step + here, has_next, 0, eviction_policy=mode.eviction).to(tl.int64)
-        action = tl.where((given >= 0) & (given < mode.num_actions), given.to(tl.int32), -1)
-    return action
-
-
-@triton.jit
-def taken(w, action, is_real, goes_on, base, here, state, step, mode: tl.constexpr):
+def taken(w, steps, is_real, goes_on, base, here, state, mode: tl.constexpr):
     """Return whether the action of step t+1 exists, Q of it, Q of it in `q` if a trace reads that, π and μ."""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
-    SIZE: tl.constexpr = mode.steps * mode.rows
-    one = tl.full((SIZE,), 1.0, real)
+    action, q_a, pi_a, mu_a, _, _ = steps[1]
     known = goes_on
     if w.a is not None:
         known = goes_on & (action >= 0)
     cell = (here + state) * mode.num_actions + action
-    if w.q_a is not None:
-        # Corrections have δ_t in b_t, and so Q(x_t, a_t), where targets have c_{t+1} Q(x_{t+1}, a_{t+1}).
-        q_a = tl.load(
-            w.q_a + base + (0 if mode.corrections else step) + here, is_real if mode.corrections else goes_on, 0.0
-        ).to(real)
-    else:
+    if w.q_a is None:
         q_a = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(real)
+    elif w.mask is not None:
+        q_a = tl.where(is_real if mode.corrections else goes_on, q_a, 0.0)
     value = q_a
     if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
         value = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(real)
-    likelihood: tl.constexpr = tl.float64 if mode.double or mode.logs else tl.float32  # `exp` of float32 is not exact
-    pi_a = one.to(likelihood)
-    mu_a = pi_a
     if w.pi_a is not None:
-        pi_a = tl.load(w.pi_a + base + step + here, goes_on, 0.0).to(likelihood)
+        if w.mask is not None:
+            pi_a = tl.where(goes_on, pi_a, 0.0)
     elif mode.reads_pi:
-        pi_a = tl.load(w.pi + base * mode.num_actions + cell, known, 0.0).to(likelihood)
-    if mode.reads_mu:
-        mu_a = tl.load(w.mu_a + base + step + here, goes_on, 1.0, eviction_policy=mode.eviction).to(likelihood)
+        pi_a = tl.load(w.pi + base * mode.num_actions + cell, known, 0.0).to(pi_a.dtype)
+    else:
+        pi_a = mu_a * 0 + 1
+    if w.mask is not None:
+        mu_a = tl.where(goes_on, mu_a, 1.0)
     return known, q_a, value, pi_a, mu_a
 
 
@@ -318,20 +392,6 @@ def factor(pi_a, mu_a, parameter, mode: tl.constexpr):
         found = tl.exp(tl.log(clipped) / parameter)
     else:
         found = clipped  # Retrace
-    return found
-
-
-@triton.jit
-def lambda_of_next(w, t, goes_on, base, here, step, lambda_, mode: tl.constexpr):
-    """Return λ_{t+1}."""
-    real: tl.constexpr = tl.float64 if mode.double else tl.float32
-    SIZE: tl.constexpr = mode.steps * mode.rows
-    if w.lambda_ is None:
-        found = tl.full((SIZE,), 1.0, real) * lambda_
-    elif mode.lambda_per_step:
-        found = tl.load(w.lambda_ + t + 1, goes_on, 0.0).to(real)
-    else:
-        found = tl.load(w.lambda_ + base + step + here, goes_on, 0.0).to(real)
     return found
 
 

@@ -20,10 +20,10 @@ import triton.language as tl
 
 from offtrace import likelihoods
 from offtrace.returns.gpu.rows import (
-    action_ahead,
-    ends,
     fits,
+    flags_of,
     load_rows,
+    load_steps,
     places,
     read_policy,
     taken,
@@ -58,15 +58,15 @@ def all_steps(w, one_step, q_taken, log_ratio, strange, n, batch, tolerance: tl.
     in_batch = neighbour < batch
     t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
-    is_real, goes_on, continues = ends(w, t, in_batch, base, here, step, n)
-    reward = tl.load(w.r + base + here, is_real, 0.0).to(real)
-    discount = tl.load(w.discount + base + here, is_real, 0.0).to(real)
-    action = action_ahead(w, t, in_batch, base, here, step, n, mode)
-    known, q_a, value, pi_a, mu_a = taken(w, action, is_real, goes_on, base, here, state, step, mode)
+    steps = load_steps(w, above, neighbour, in_batch, n, batch, 1.0, mode)
+    is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
+    reward = tl.where(is_real, steps[0][0], 0.0)
+    discount = tl.where(is_real, steps[0][1], 0.0)
+    known, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
     there = in_batch & (t >= -1)
     ahead, total, _ = read_policy(load_rows(w, there, base, here, state, mode), value, tolerance, mode)
     if w.expected_q is not None:
-        ahead = tl.load(w.expected_q + base + here, is_real, 0.0).to(real)
+        ahead = steps[0][2]
     now = tl.where(is_real, reward + times(discount, ahead), 0.0)
     tl.store(one_step + base + here, now, in_batch & (t >= 0))
     has_next = there & (t + 1 < n)
