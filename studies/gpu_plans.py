@@ -74,9 +74,9 @@ def windows(seed: int, count: int) -> list[Shape]:
     return found
 
 
-def default_plan(shape: Shape) -> Plan:
+def default_plan(shape: Shape, checks: bool = False) -> Plan:
     n, batch, num_actions = shape
-    return launch.plan_for(n, batch, launch.width_of(num_actions), False, num_multiprocessors())
+    return launch.plan_for(n, batch, launch.width_of(num_actions), False, num_multiprocessors(), checks)
 
 
 def num_multiprocessors() -> int:
@@ -179,7 +179,9 @@ def compile_share(share: list[tuple[int, Plan, bool]]) -> None:
 
 def compile_all(jobs: Iterable[tuple[Shape, Plan]]) -> None:
     """Compile plans on all cores."""
-    kinds = {compiled_form(shape, plan, checks) for shape, plan in jobs for checks in (False, True)}
+    kinds = set()
+    for shape, plan in jobs:
+        kinds |= {compiled_form(shape, plan, False), compiled_form(shape, default_plan(shape, checks=True), True)}
     num_processes = max(1, len(os.sched_getaffinity(0)) - 1)
     shares = [sorted(kinds)[i::num_processes] for i in range(num_processes)]
     with multiprocessing.get_context("spawn").Pool(num_processes) as pool:

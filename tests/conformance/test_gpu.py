@@ -61,7 +61,7 @@ def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     launch = gpu_kernels.load("launch")
     plans = gpu_kernels.load("plans")
 
-    def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int) -> Any:
+    def plan_for(*_: Any) -> Any:
         return plans.Plan(4, 2, request.param)
 
     def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> Any:
@@ -256,10 +256,10 @@ def test_plans_fit_their_windows() -> None:
     """Tiles are powers of 2 and not larger than needed; a long window with a small batch is cut into chunks."""
     plans = gpu_kernels.load("plans")
     for n in (1, 16, 1000, 65536):
-        for batch in (1, 7, 20, 50, 64, 100, 300, 4096, 1 << 20):
+        for batch in (1, 7, 20, 50, 64, 100, 300, 4096, 20011, 44001, 1 << 20):
             for width in {plans.width_of(num_actions) for num_actions in (*range(1, 300), 1000, 8192)}:
-                for batch_major in (False, True):
-                    plan = plans.plan_for(n, batch, width, batch_major, 132)
+                for batch_major, checks in [(False, False), (False, True), (True, False)]:
+                    plan = plans.plan_for(n, batch, width, batch_major, 132, checks)
                     assert plan.steps * plan.rows <= 512
                     assert plan.steps == plans.power_of_2(plan.steps) < 2 * n
                     if plan.run:
@@ -268,9 +268,9 @@ def test_plans_fit_their_windows() -> None:
                     fold = plans.fold_plan(n, batch, batch_major, False)
                     if fold.chunk_steps < n:
                         assert fold.mode.rows <= 32 or fold.mode.rows == plans.FOLD_THREADS
-    assert plans.plan_for(16, 1 << 20, 18, False, 132).num_chunks == 1
-    assert plans.plan_for(16, 4, 18, False, 132).num_chunks == 1
-    assert plans.plan_for(65536, 64, 18, False, 132).num_chunks > 100
+    assert plans.plan_for(16, 1 << 20, 18, False, 132, False).num_chunks == 1
+    assert plans.plan_for(16, 4, 18, False, 132, False).num_chunks == 1
+    assert plans.plan_for(65536, 64, 18, False, 132, False).num_chunks > 100
     assert plans.width_of(18) == 18
     assert plans.width_of(7) == 8
 
@@ -285,7 +285,7 @@ def test_grids_of_huge_windows_fit(n: int) -> None:
             for batch_major in (False, True):
                 r = torch.empty(1, device="meta").expand(n, batch)
                 job = launch.Job(launch.Inputs(r=r, discount=r), 0, batch_major=batch_major, tolerance=1e-4)
-                form = launch.Form.of(job, plans.plan_for(n, batch, 4, batch_major, num_multiprocessors))
+                form = launch.Form.of(job, plans.plan_for(n, batch, 4, batch_major, num_multiprocessors, True))
                 assert form.num_chunks <= 65535
 
 

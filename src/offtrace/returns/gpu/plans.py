@@ -1,5 +1,6 @@
 """How a window is shared out among the programs of a device: tiles, and chunks of time."""
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ HELD = 16
 """Warps that a multiprocessor holds at once, so that a thread has 128 registers."""
 HELD_IN_LONG_RUNS = 12
 """The same for runs of 4 steps."""
+MOST_HELD = 20
+"""The same with 96 registers, where more warps help more than registers."""
 HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
 """The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
@@ -94,7 +97,7 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int) -> Plan:
+def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int, checks: bool) -> Plan:
     """Return the plan for a window with rows of so many cells; found by trying (`studies/gpu_plans.py`).
 
     What the device does not hold at once runs afterwards, almost alone. So a plan does not make more programs than it
@@ -103,27 +106,36 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocess
     is_cached = n * batch * (8 * width + 24) <= CACHED
     plan = None
     if not batch_major and width <= WIDEST and batch >= FEWEST:
-        plan = _plan_of_runs(n, batch, width, is_cached, num_multiprocessors)
+        plan = _plan_of_runs(n, batch, width, is_cached, num_multiprocessors, checks)
     if plan is None:
         plan = _plan_of_scans(n, batch, width, batch_major, num_multiprocessors)
     return plan._replace(eviction="evict_first" if is_cached else "")
 
 
-def _plan_of_runs(n: int, batch: int, width: int, is_cached: bool, num_multiprocessors: int) -> Plan | None:
+def _plan_of_runs(
+    n: int, batch: int, width: int, is_cached: bool, num_multiprocessors: int, checks: bool
+) -> Plan | None:
     """Return a plan in which a thread takes a run of steps at once, and a few threads those of a neighbour.
 
     It is one chunk if up to four threads for each neighbour keep the device busy. None for a short window if not.
     """
     run = 2 if width <= OWN_ROWS else 1
-    for num_threads, rows in ((1, 64), (2, 64), (4, 32)):
-        if num_threads * batch >= 32 * BUSY * HELD * num_multiprocessors and num_threads * run <= n:
-            return _tile_of_runs(run, num_threads, rows)
+    tiles = [_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), _tile_of_runs(run, 4, 32)]
+    tiles.append(tiles[-1]._replace(max_warps=MOST_HELD))
+    busy = {tile: _busy(tile, batch, num_multiprocessors) for tile in tiles if tile.steps <= n}
+    best = next((tile for tile, share in busy.items() if share >= BUSY), None)
+    if best is None and busy and _programs(tiles[2], batch) >= _held(tiles[2], num_multiprocessors):
+        best = max(busy, key=lambda tile: busy[tile])
+    if best is not None:
+        return best
     if n <= SHORT:
         return None
     rows = _neighbours(batch)
     if width > OWN_ROWS and (is_cached or width < WIDEST):
         rows = min(rows, 16)
     num_threads = 4 if rows == 8 else 2
+    if width <= NARROWEST and checks:
+        return _cut(_tile_of_runs(run, num_threads, rows, MOST_HELD), n, batch, num_multiprocessors)
     if width <= NARROWEST and not is_cached:
         return _cut(_tile_of_runs(4, num_threads, rows, HELD_IN_LONG_RUNS), n, batch, num_multiprocessors)
     plan = _cut(_tile_of_runs(run, num_threads, rows), n, batch, num_multiprocessors)
@@ -142,12 +154,23 @@ def _tile_of_runs(run: int, num_threads: int, rows: int, max_warps: int = HELD) 
 
 def _cut(plan: Plan, n: int, batch: int, num_multiprocessors: int) -> Plan:
     """Return the plan with as many chunks of time as the device holds programs."""
-    num_chunks = num_multiprocessors * plan.max_warps // (_programs(plan, batch) * plan.num_warps)
+    num_chunks = _held(plan, num_multiprocessors) // _programs(plan, batch)
     return plan._replace(num_chunks=max(1, min(num_chunks, n // (2 * plan.steps))))
 
 
 def _programs(plan: Plan, batch: int) -> int:
     return -(-batch // plan.rows) * plan.num_chunks
+
+
+def _busy(plan: Plan, batch: int, num_multiprocessors: int) -> float:
+    """Return which share of the programs that a device holds are there, on average over all rounds of programs."""
+    num_rounds = _programs(plan, batch) / _held(plan, num_multiprocessors)
+    return num_rounds / math.ceil(num_rounds)
+
+
+def _held(plan: Plan, num_multiprocessors: int) -> int:
+    """Return how many programs a device holds at once."""
+    return num_multiprocessors * plan.max_warps // plan.num_warps
 
 
 def _neighbours(batch: int) -> int:
