@@ -1,6 +1,7 @@
 """Kernels for CUDA tensors, in Triton: every trace, its gradient, and the input checks along the way.
 
-rows.py               what a kernel reads of a row, and the formulas of the traces
+rows.py               what a kernel reads of a row
+rules.py              the formulas of the traces, and what is checked
 fold.py               the forward kernel, and the recursion alone
 links.py              what programs tell each other about their chunks of time
 gradients.py          the backward kernel

@@ -25,19 +25,17 @@ from offtrace.returns.gpu.rows import (
     GIVEN,
     SOFT_WATKINS,
     WATKINS,
-    factor,
     fits,
     flags_of,
     load_rows,
     load_steps,
     order_in_tile,
     places,
-    read_policy,
     scaled,
     taken,
     times,
-    wrong_rows,
 )
+from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 
 ADD_STEPS = tl.constexpr(8)
 """Steps at once where what is missing is added."""

@@ -31,19 +31,17 @@ from offtrace.returns.gpu.rows import (
     TREE_BACKUP,
     WATKINS,
     divided,
-    factor,
     flags_of,
     is_finite,
     load_rows,
     load_steps,
-    matches,
     places,
     policy_and_values,
-    read_policy,
     taken,
     tile_of_program,
     times,
 )
+from offtrace.returns.gpu.rules import factor, matches, read_policy
 
 
 class Gradients(NamedTuple):

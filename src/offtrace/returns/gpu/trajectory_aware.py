@@ -25,12 +25,11 @@ from offtrace.returns.gpu.rows import (
     load_rows,
     load_steps,
     places,
-    read_policy,
     taken,
     tile_of_program,
     times,
-    wrong_rows,
 )
+from offtrace.returns.gpu.rules import read_policy, wrong_rows
 from offtrace.traces import formulas
 
 SMALLEST_LOG = tl.constexpr(likelihoods.SMALLEST_LOG)
