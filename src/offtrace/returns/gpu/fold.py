@@ -131,6 +131,7 @@ def folded_by_scan(m, b, carried, product, mode: tl.constexpr):
 @triton.jit
 def folded_by_runs(m, b, carried, product, mode: tl.constexpr):
     """The same where threads take runs: each folds its own, then gets from the one before what is behind its run."""
+    tl.static_assert(not mode.batch_major)
     SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
     RUN: tl.constexpr = mode.run
@@ -182,10 +183,11 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     parameter = tl.full((), parameter, real)
     tolerance = tl.full((), tolerance, real)
     chunk = tl.program_id(1)
-    first = tl.program_id(0) * mode.rows
-    neighbour = first + order_in_tile(mode)[1]
+    program = tl.program_id(0)
     if mode.wide:
-        neighbour = neighbour.to(tl.int64)
+        program = program.to(tl.int64)
+    first = program * mode.rows
+    neighbour = first + order_in_tile(mode)[1]
     in_batch = neighbour < batch
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)

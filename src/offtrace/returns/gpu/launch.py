@@ -87,7 +87,7 @@ def launch(
 
 
 def _types(arguments: tuple) -> list:
-    """Return what a kernel is compiled for: dtypes, in the places of their tensors, and the device.
+    """Return what a kernel is compiled for: dtypes, in the places of their tensors, the device, and large sizes.
 
     A tensor that does not start at a multiple of 16 bytes gives None: Triton has to look at it.
     """
@@ -99,6 +99,8 @@ def _types(arguments: tuple) -> list:
             found.append((value.dtype, value.device.index) if value.data_ptr() % 16 == 0 else None)
         elif value is None:
             found.append(False)
+        elif isinstance(value, int):
+            found.append(value >= 2**31)  # in 32 or 64 bits
     return found
 
 
