@@ -101,18 +101,16 @@ def test_runs_of_steps(tile: tuple[int, int, int, int], num_chunks: int) -> None
     steps, rows, num_warps, run = tile
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "plan_for", lambda *_: launch.Plan(steps, rows, num_chunks, num_warps, run=run))
-        for shape in [(37, 67, 3), (1, 2, 14)]:
+        for shape in [(21, 67, 3), (1, 2, 14)]:
             w = window_with_ends(shape)
-            expected = ot.targets(**w, trace=ot.Retrace(0.9))
-            for validate in (True, False):
-                got = gpu_kernels.targets(ot.Retrace(0.9), w, validate=validate)
-                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+            got = gpu_kernels.targets(ot.Retrace(0.9), w, validate=num_chunks > 1)
+            np.testing.assert_allclose(got, ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
 
 
 def test_places_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in windows whose tiles reach over more than 2³¹ cells."""
     launch = gpu_kernels.load("launch")
-    w = window_with_ends((37, 67, 3))
+    w = window_with_ends((9, 5, 3))
     found = []
     for most_cells in (launch.MOST_CELLS, 0):
         monkeypatch.setattr(launch, "MOST_CELLS", most_cells)
