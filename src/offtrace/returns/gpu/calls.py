@@ -50,7 +50,8 @@ def targets_like_before(window: Window, trace: Trace, validate: bool, stop_gradi
         validate = False
     key, addresses = _key_of(window, trace, validate)
     call = _CALLS.get(key)
-    if call is None or not (stop_gradient or not torch.is_grad_enabled() or _has_no_gradient(window)):
+    wants_gradient = not stop_gradient and torch.is_grad_enabled() and _needs_gradient(window)
+    if call is None or wants_gradient:
         return None
     if r.is_cuda and r.get_device() != torch.cuda.current_device():  # kernels are launched there
         return None
@@ -105,8 +106,8 @@ def _key_of(window: Window, trace: Trace, validate: bool) -> tuple[tuple | None,
     return tuple(key), addresses
 
 
-def _has_no_gradient(window: Window) -> bool:
-    return not any(value is not None and value.requires_grad for value in window)
+def _needs_gradient(window: Window) -> bool:
+    return any(isinstance(value, Tensor) and value.requires_grad for value in window)
 
 
 def _fields(job: Job, window: Window) -> tuple[str | None, ...] | None:

@@ -12,7 +12,7 @@ HELD = 16
 HELD_IN_LONG_RUNS = 12
 """The same for runs of 4 steps."""
 MOST_HELD = 20
-"""The same with 96 registers, where more warps help more than registers."""
+"""The same where more warps help more than registers: a thread has 96."""
 HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
 """The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
@@ -23,13 +23,13 @@ WIDEST = 18
 FEWEST = 8
 """Smaller batches are not read in runs, either."""
 NEIGHBOURS = ((64, 1.1), (32, 1.2), (16, 1.5))
-"""Neighbours of a tile in chunks, and how many rows it may have for each neighbour that is there; otherwise 8."""
+"""Neighbours of a tile in chunks, and how many rows the tiles may have for each neighbour in the batch; else 8."""
 BUSY = 0.9
 """The device is busy with this share of the programs that it holds."""
 FEW_CHUNKS = 8
-"""So few chunks may leave much of the device idle, if one more does not fit."""
+"""With fewer chunks, much of the device may be idle because one more chunk does not fit."""
 LONG = 64
-"""Steps of a chunk, of which not too many are added to at the end."""
+"""Steps of a chunk that is long enough: only a part of it is added to at the end."""
 SHORT = 32
 """Windows of up to this many steps are not cut into chunks."""
 CACHED = 200_000_000
@@ -163,7 +163,7 @@ def _programs(plan: Plan, batch: int) -> int:
 
 
 def _busy(plan: Plan, batch: int, num_multiprocessors: int) -> float:
-    """Return which share of the programs that a device holds are there, on average over all rounds of programs."""
+    """Return how full the device is, from 0 to 1: programs that it cannot hold at once come in rounds."""
     num_rounds = _programs(plan, batch) / _held(plan, num_multiprocessors)
     return num_rounds / math.ceil(num_rounds)
 
