@@ -263,6 +263,9 @@ def test_plans_fit_their_windows() -> None:
                     if plan.run:
                         assert 32 * plan.num_warps == plan.steps // plan.run * plan.rows
                     assert plan.rows == plans.power_of_2(plan.rows)
+                    if plan.num_chunks > 1:  # the device holds all programs at once
+                        num_programs = -(-batch // plan.rows) * plan.num_chunks
+                        assert num_programs <= 132 * (plan.max_warps // plan.num_warps)
                     fold = plans.fold_plan(n, batch, batch_major, False)
                     if fold.chunk_steps < n:
                         assert fold.mode.rows <= 32 or fold.mode.rows == plans.FOLD_THREADS
@@ -974,7 +977,7 @@ from offtrace.traces import formulas
 
 WINDOW = {"r", "discount", "q", "pi", "a", "mu_a", "reset", "mask"}
 TYPES = {"a": "*i64", "reset": "*i1", "mask": "*i1", "n": "i32", "batch": "i32", "strange": "*i32"}
-TYPES |= {"chunk_steps": "i32", "links": "*i64"}
+TYPES |= {"chunk_steps": "i32", "links": "*i64", "sums": "*fp64"}
 SCALARS = ("lambda_", "parameter", "tolerance")
 
 
@@ -1005,11 +1008,12 @@ for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
     mode = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(2, 64))
     window = {"w": (Inputs, WINDOW)}
     for ordered in (False, True):
-        how = {"mode": mode, "FADES": True, "ORDERED": ordered, "m_out": None}
+        how = {"mode": mode, "FADES": True, "ORDERED": ordered, "m_out": None, "sums": None}
         compile(fold.one_pass, how, window)
     compile(fold.one_pass, how | {"gain": None, "links": None}, window)
     runs = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(4, 64, num_warps=4, run=2))
     compile(fold.one_pass, how | {"mode": runs}, window)
+    compile(fold.one_pass, {name: value for name, value in how.items() if name != "sums"} | {"FADES": False}, window)
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)

@@ -37,8 +37,10 @@ from offtrace.returns.gpu.rows import (
 )
 from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 
-ADD_STEPS = tl.constexpr(8)
+ADD_STEPS = tl.constexpr(16)
 """Steps at once where what is missing is added."""
+ADD_STEPS_OF_SUMS = tl.constexpr(8)
+"""The same for sums in float64."""
 
 
 @triton.jit
@@ -47,7 +49,9 @@ def pairs_of_tile(w, steps, above, neighbour, n, batch, parameter, tolerance, mo
     SIZE: tl.constexpr = mode.steps * mode.rows
     t, base, here, state = places(above, neighbour, n, batch, mode)
     is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
-    rows = load_rows(w, (neighbour < batch) & (t >= -1), base, here, state, mode)
+    rows = ()
+    if mode.reads_rows:
+        rows = load_rows(w, (neighbour < batch) & (t >= -1), base, here, state, mode)
     known, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
     # Warps stay together, so that neighbours in the batch are read at the same time: they share lines of memory.
     tl.debug_barrier()
@@ -164,13 +168,14 @@ def folded_by_runs(m, b, carried, product, mode: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
+def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
              lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
              mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):  # fmt: skip
     """Take some neighbours of the batch through one chunk of time; chunk 0 has the last steps.
 
     If there are several chunks, G behind a chunk is not known at first. It is taken as 0, and what it is to be
     multiplied by, Π m, is written to `gain`. At the end, the program gets G by `links`, and adds what is missing.
+    Until then, what is added to is in `sums`, or in `out` if that is None.
 
     If traces fade, Π m is written only as long as it can matter, which is not long where they are cut.
     """
@@ -214,7 +219,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
             # What is added to at the end stays in the cache until then. Small windows do so anyway.
             is_reached = over_tile(matters, mode)
             tl.store(gain + base + here, reach, there & is_reached, eviction_policy=KEPT)
-            tl.store(out + base + here, g, there & is_reached, eviction_policy=KEPT)
+            tl.store((out if sums is None else sums) + base + here, g, there & is_reached, eviction_policy=KEPT)
             tl.store(out + base + here, g, there & ~is_reached)
         else:
             tl.store(out + base + here, g, there)
@@ -224,9 +229,9 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
             any_bad = any_bad | bad | (there & ~fits(g, mode))
     if gain is not None:
         lane = first + tl.arange(0, mode.rows).to(tl.int64)
-        tl.debug_barrier()  # out and gain were written by other threads
+        tl.debug_barrier()  # sums and gain were written by other threads
         behind = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
-        wrong = add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode)
+        wrong = add_behind(out, sums, gain, behind, num_reached, start, lane, n, batch, mode)
         if mode.checks:
             if wrong:
                 tl.store(strange, 1)
@@ -236,26 +241,31 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
 
 
 @triton.jit
-def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.constexpr):
+def add_behind(out, sums, gain, behind, num_reached, start, lane, n, batch, mode: tl.constexpr):
     """Add what G behind a chunk adds to the steps that it reaches; return whether a sum does not fit its dtype."""
     USED: tl.constexpr = "evict_first" if mode.eviction == "" else ""  # the cache need not keep it any longer
-    k = tl.arange(0, ADD_STEPS)
+    STEPS: tl.constexpr = ADD_STEPS if sums is None else ADD_STEPS_OF_SUMS
     ROWS: tl.constexpr = mode.rows
-    wrong = tl.zeros((ROWS, ADD_STEPS) if mode.batch_major else (ADD_STEPS, ROWS), tl.int1)
-    for done in range(0, tl.max(num_reached, 0), ADD_STEPS):
+    k = tl.arange(0, STEPS)
+    wrong = tl.zeros((ROWS, STEPS) if mode.batch_major else (STEPS, ROWS), tl.int1)
+    num_reached = tl.where(lane < batch, tl.minimum(num_reached, n - start), 0)
+    for done in range(0, tl.max(num_reached, 0), STEPS):
         t = (n - 1 - start - done - k).to(tl.int64)
         if mode.batch_major:
             at = lane[:, None] * n + t[None, :]
-            there = (lane < batch)[:, None] & (done + k[None, :] < num_reached[:, None]) & (t >= 0)[None, :]
+            there = done + k[None, :] < num_reached[:, None]
             added = behind[:, None]
         else:
             at = t[:, None] * batch + lane[None, :]
-            there = (done + k[:, None] < num_reached[None, :]) & (t >= 0)[:, None] & (lane < batch)[None, :]
+            there = done + k[:, None] < num_reached[None, :]
             added = behind[None, :]
-        before = tl.load(out + at, there, 0.0, eviction_policy=USED)
+        before = tl.load((out if sums is None else sums) + at, there, 0.0, eviction_policy=USED)
         reach = tl.load(gain + at, there, 0.0, eviction_policy=USED)
         g = before.to(tl.float64) + times(reach.to(tl.float64), added)
-        tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often what is added is less than rounding
+        if sums is None:
+            tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often less than rounding is added
+        else:
+            tl.store(out + at, g, there)
         if mode.checks:
             wrong = wrong | (there & ~fits(g, mode))
     return tl.max(tl.max(wrong.to(tl.int32), 1), 0) > 0 if mode.checks else False

@@ -36,7 +36,6 @@ from offtrace.returns.gpu.rows import (
     load_rows,
     load_steps,
     places,
-    policy_and_values,
     taken,
     tile_of_program,
     times,
@@ -93,23 +92,22 @@ def slopes(pi_a, mu_a, parameter, mode: tl.constexpr):
 
 
 @triton.jit
-def write_rows(w, to, to_v, to_taken, to_pi_a, to_match, action, value, there, base, here, state, parameter,
+def write_rows(to, p, values, to_v, to_taken, to_pi_a, to_match, action, value, there, base, here, state, parameter,
                START: tl.constexpr, WIDTH: tl.constexpr, mode: tl.constexpr):  # fmt: skip
     """Write the gradients of Q and π for some of the actions of state t+1."""
-    p, values = policy_and_values(w, there, base, here, state, START, WIDTH, mode)
     column = START + tl.arange(0, WIDTH)
     inside = there[:, None] & (column < mode.num_actions)[None, :]
-    at = base * mode.num_actions + ((here + state) * mode.num_actions)[:, None] + column[None, :]
+    at = ((here + state) * mode.num_actions)[:, None] + column[None, :]
     is_taken = action[:, None] == column[None, :]
     if to.q is not None:
         to_q = times(to_v.to(p.dtype)[:, None], p) + tl.where(is_taken, to_taken.to(p.dtype)[:, None], 0.0)
-        tl.store(to.q + at, to_q, inside)
+        tl.store(to.q + base * mode.num_actions + at, to_q, inside)
     if to.pi is not None:
         read = tl.where((p == 0) & ~is_finite(values), 0.0, values)
         to_pi = times(to_v.to(p.dtype)[:, None], read) + tl.where(is_taken, to_pi_a.to(p.dtype)[:, None], 0.0)
         if mode.kind == SOFT_WATKINS:
             to_pi += tl.where(matches(p, values, value, parameter), to_match.to(p.dtype)[:, None], 0.0)
-        tl.store(to.pi + at, to_pi, inside)
+        tl.store(to.pi + base * mode.num_actions + at, to_pi, inside)
 
 
 @triton.jit(do_not_specialize=["n", "batch"])
@@ -122,14 +120,14 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     in_batch = neighbour < batch
     t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
+    there = in_batch & (t >= -1)
+    rows = load_rows(w, there, base, here, state, mode)  # first, as this takes longest
     steps = load_steps(w, above, neighbour, in_batch, n, batch, lambda_, mode)
     is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
     discount = tl.where(is_real, steps[0][1], 0.0)
     e_t = tl.load(e + base + here, is_real, 0.0).to(real)
     action, _, _, _, c, lambda_next = steps[1]
     _, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
-    there = in_batch & (t >= -1)
-    rows = load_rows(w, there, base, here, state, mode)
     ahead, _, greedy = read_policy(rows, value, parameter, mode)
     if w.expected_q is not None:
         ahead = tl.where(is_real, steps[0][2], 0.0)
@@ -184,5 +182,6 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
         if w.pi_a is not None:
             to_pi_a = 0.0 * to_pi_a
         for i in tl.static_range(len(mode.blocks)):
-            write_rows(w, to, to_v, to_taken, to_pi_a, to_share, action, value, there, base, here, state, parameter,
-                       mode.blocks[i][0], mode.blocks[i][1], mode)  # fmt: skip
+            p, values = rows[i]
+            write_rows(to, p, values, to_v, to_taken, to_pi_a, to_share, action, value, there, base, here, state,
+                       parameter, mode.blocks[i][0], mode.blocks[i][1], mode)  # fmt: skip

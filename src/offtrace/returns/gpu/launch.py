@@ -234,34 +234,30 @@ def run_form(form: Form, w: Inputs, out: Tensor, m: Tensor | None, numbers: tupl
 
     `numbers` are λ, the parameter of the trace, and the tolerance of the checks.
     """
-    sums, gain, links, strange = memory_of(form, out)
-    arguments = (w, sums, m, gain, links, strange, *form.sizes, *numbers)
+    arguments = (w, out, m, *memory_of(form, out), *form.sizes, *numbers)
     grid = (-(-form.batch // form.mode.rows), form.num_chunks, 1)
-    run = launch(fold.one_pass, grid, arguments, form.constants, form.num_warps, form.max_registers)
-    if sums is not out:
-        out.copy_(sums)
-    return run
+    return launch(fold.one_pass, grid, arguments, form.constants, form.num_warps, form.max_registers)
 
 
 def run_again(run: Run, form: Form, addresses: tuple, out: Tensor, numbers: tuple[float, ...]) -> None:
     """Compute targets by a compiled kernel, from addresses: Triton would ask the driver about every tensor."""
     if form.num_chunks == 1 and not form.mode.checks:
-        run(addresses, out.data_ptr(), None, None, None, None, *form.sizes, *numbers, *form.constants)
+        run(addresses, out.data_ptr(), None, None, None, None, None, *form.sizes, *numbers, *form.constants)
         return
-    sums, gain, links, strange = memory_of(form, out)
-    memory = [None if tensor is None else tensor.data_ptr() for tensor in (sums, None, gain, links, strange)]
-    run(addresses, *memory, *form.sizes, *numbers, *form.constants)
-    if sums is not out:
-        out.copy_(sums)
+    memory = memory_of(form, out)
+    others = [None if tensor is None else tensor.data_ptr() for tensor in memory]
+    run(addresses, out.data_ptr(), None, *others, *form.sizes, *numbers, *form.constants)
 
 
-def memory_of(form: Form, out: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Return what the kernel writes to: the sums over chunks, what they are multiplied by, links, and the flag."""
+def memory_of(form: Form, out: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Return what the kernel writes to besides `out`: `sums`, `gain` and `links` of `one_pass`, and the flag."""
     strange = flag_of(out) if form.mode.checks else None
     if form.num_chunks == 1:
-        return out, None, None, strange
-    sums = out if form.fades else torch.empty_like(out, dtype=torch.float64)
-    return sums, torch.empty_like(sums), links_of(form.num_chunks, form.batch, out.device), strange
+        return None, None, None, strange
+    in_place = form.fades or form.mode.double
+    sums = None if in_place else torch.empty_like(out, dtype=torch.float64)
+    gain = torch.empty_like(out if sums is None else sums)
+    return sums, gain, links_of(form.num_chunks, form.batch, out.device), strange
 
 
 def links_of(num_chunks: int, batch: int, device: torch.device) -> Tensor:
@@ -336,7 +332,9 @@ def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tenso
     num_tiles = -(-(n + 1) // plan.steps)
     grid = (-(-batch // plan.rows) * num_tiles, 1, 1)
     numbers = (n, batch, float(job.lambda_), float(job.parameter))
-    launch(gradients, grid, (job.w, to, e, result.out, *numbers), (job.mode(plan),), plan.num_warps)
+    mode = job.mode(plan)
+    max_registers = 0 if mode.double else plan.max_registers
+    launch(gradients, grid, (job.w, to, e, result.out, *numbers), (mode,), plan.num_warps, max_registers)
     return e
 
 

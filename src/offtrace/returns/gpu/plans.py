@@ -17,23 +17,27 @@ HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
 """The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
 NARROWEST = 5
-"""Rows of up to this many cells are read in runs of 4 steps where there are chunks."""
+"""Rows of up to this many cells are read in runs of 4 steps where there are chunks and batches are regular."""
+NARROW_IN_CHUNKS = 9
+"""Rows of up to this many cells are read in runs of 2 steps where there are chunks."""
 WIDEST = 18
 """Wider rows are not read in runs."""
 FEWEST = 8
 """Smaller batches are not read in runs, either."""
-NEIGHBOURS = ((64, 1.1), (32, 1.2), (16, 1.5))
+NEIGHBOURS = ((128, 1.1), (64, 1.1), (32, 1.2), (16, 1.5))
 """Neighbours of a tile in chunks, and how many rows the tiles may have for each neighbour in the batch; else 8."""
 BUSY = 0.9
 """The device is busy with this share of the programs that it holds."""
 FEW_CHUNKS = 8
-"""With fewer chunks, much of the device may be idle because one more chunk does not fit."""
+"""With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 64
 """Steps of a chunk that is long enough: only a part of it is added to at the end."""
 SHORT = 32
 """Windows of up to this many steps are not cut into chunks."""
-CACHED = 200_000_000
+CACHED = 260_000_000
 """Windows of up to this many bytes are read so that the cache keeps what is read again; it slows larger ones."""
+CACHED_WITH_CHECKS = 125_000_000
+"""The same with checks."""
 OWN_ROWS = 12
 """Rows of up to this many actions are read by one thread each."""
 OWN_CHECKED_ROWS = 18
@@ -75,7 +79,7 @@ class Plan(NamedTuple):
     eviction: str = ""
     """Hint for the cache about what is read once; "evict_first" leaves more of it to what is read again."""
     max_warps: int = 16
-    """Warps that a multiprocessor holds at once. It limits the registers of a thread."""
+    """Warps that a multiprocessor holds at once. It limits the registers of a thread; 0 does not."""
     run: int = 0
     """Steps that a thread takes at once, see `rows.order_in_tile`; 0 if the steps of a tile are folded by a scan."""
     shares_rows: bool = False
@@ -88,11 +92,15 @@ class Plan(NamedTuple):
 
     @property
     def max_registers(self) -> int:
-        """Registers of a thread: a quarter of a multiprocessor has 16384, handed out by 8 for each thread of a warp.
+        """Registers of a thread at most, 0 for any number.
+
+        A quarter of a multiprocessor has 16384. They are handed out by 8 for each thread of a warp.
 
         >>> Plan(1, 64, max_warps=16).max_registers, Plan(1, 64, max_warps=20).max_registers
         (128, 96)
         """
+        if self.max_warps == 0:
+            return 0
         return min(248, 16384 // (32 * self.max_warps // 4) // 8 * 8)
 
 
@@ -103,7 +111,7 @@ def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocess
     What the device does not hold at once runs afterwards, almost alone. So a plan does not make more programs than it
     holds, unless the batch alone does.
     """
-    is_cached = n * batch * (8 * width + 24) <= CACHED
+    is_cached = n * batch * (8 * width + 24) <= (CACHED_WITH_CHECKS if checks else CACHED)
     plan = None
     if not batch_major and width <= WIDEST and batch >= FEWEST:
         plan = _plan_of_runs(n, batch, width, is_cached, num_multiprocessors, checks)
@@ -130,21 +138,35 @@ def _plan_of_runs(
         return best
     if n <= SHORT:
         return None
-    rows = _neighbours(batch)
-    if width > OWN_ROWS and (is_cached or width < WIDEST):
-        rows = min(rows, 16)
-    num_threads = 4 if rows == 8 else 2
+    tile = _tile_in_chunks(batch, width, is_cached, checks)
+    best = _cut(tile, n, batch, num_multiprocessors)
+    if best.num_chunks >= FEW_CHUNKS:
+        return best
+    narrow = _cut(_tile_of_runs(tile.run, 2, 16, tile.max_warps), n, batch, num_multiprocessors)
+    single = _cut(_tile_of_runs(tile.run, 1, max(64, tile.rows), tile.max_warps), n, batch, num_multiprocessors)
+    plans = [narrow] if is_cached else [best, narrow]
+    if single.num_chunks * LONG <= n:
+        plans.append(single)
+    busy = {plan: _busy(plan, batch, num_multiprocessors) for plan in plans}
+    return next((plan for plan, share in busy.items() if share >= BUSY), max(busy, key=lambda plan: busy[plan]))
+
+
+def _tile_in_chunks(batch: int, width: int, is_cached: bool, checks: bool) -> Plan:
+    """Return the tile that is best where there are many chunks."""
+    if width > OWN_ROWS:
+        run = 1
+        rows = _neighbours(batch, 64 if width == WIDEST and not is_cached else 16)
+    else:
+        run = 2 if width <= NARROW_IN_CHUNKS else 1
+        rows = _neighbours(batch, 64 if is_cached else 128)
+    max_warps = HELD
     if width <= NARROWEST and checks:
-        return _cut(_tile_of_runs(run, num_threads, rows, MOST_HELD), n, batch, num_multiprocessors)
-    if width <= NARROWEST and not is_cached:
-        return _cut(_tile_of_runs(4, num_threads, rows, HELD_IN_LONG_RUNS), n, batch, num_multiprocessors)
-    plan = _cut(_tile_of_runs(run, num_threads, rows), n, batch, num_multiprocessors)
-    if plan.num_chunks < FEW_CHUNKS:
-        plan = _cut(_tile_of_runs(run, 2, 16), n, batch, num_multiprocessors)
-        other = _cut(_tile_of_runs(run, 1, 64), n, batch, num_multiprocessors)
-        if other.num_chunks * LONG <= n:
-            plan = max(plan, other, key=lambda plan: _programs(plan, batch) * plan.num_warps)
-    return plan
+        rows = min(rows, 64)
+    elif width <= NARROWEST and not is_cached and batch % 64 == 0:
+        run = 4
+        rows = 64
+        max_warps = HELD_IN_LONG_RUNS
+    return _tile_of_runs(run, 4 if rows == 8 else 2, rows, max_warps)
 
 
 def _tile_of_runs(run: int, num_threads: int, rows: int, max_warps: int = HELD) -> Plan:
@@ -170,12 +192,14 @@ def _busy(plan: Plan, batch: int, num_multiprocessors: int) -> float:
 
 def _held(plan: Plan, num_multiprocessors: int) -> int:
     """Return how many programs a device holds at once."""
-    return num_multiprocessors * plan.max_warps // plan.num_warps
+    return num_multiprocessors * (plan.max_warps // plan.num_warps)
 
 
-def _neighbours(batch: int) -> int:
-    """Return how many neighbours tiles in chunks have: many, unless too many rows would be empty."""
-    return next((rows for rows, most in NEIGHBOURS if -(-batch // rows) * rows <= most * batch), 8)
+def _neighbours(batch: int, most: int) -> int:
+    """Return how many neighbours tiles in chunks have: `most`, or fewer if too many rows would be empty."""
+    return next(
+        (rows for rows, excess in NEIGHBOURS if rows <= most and -(-batch // rows) * rows <= excess * batch), 8
+    )
 
 
 def _plan_of_scans(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int) -> Plan:
@@ -192,7 +216,7 @@ def _plan_of_scans(n: int, batch: int, width: int, batch_major: bool, num_multip
         steps = min(steps, size, power_of_2(n))
         rows = min(size, 64) if steps == 1 else size // steps
         if n > SHORT and steps > 1:
-            rows = min(_neighbours(batch), size, power_of_2(batch))
+            rows = min(_neighbours(batch, 64), size, power_of_2(batch))
             steps = max(1, min(32, size) // rows)
         rows = min(rows, power_of_2(batch))
     num_warps_of_program = max(1, steps * rows // 32) if size >= 64 else 4
@@ -247,7 +271,8 @@ def gradient_plan(n: int, batch: int, width: int, batch_major: bool) -> Plan:
     size = tile_size(width) if width <= NARROW else max(1, tile_size(width) // 4)
     steps, rows = long_tile(n, batch, size, batch_major)
     num_warps = max(1, size // 32) if width <= 32 else 4
-    return Plan(steps, rows, num_warps=num_warps, shares_rows=True)  # so they write side by side
+    max_warps = MOST_HELD if width <= WIDEST else 0
+    return Plan(steps, rows, num_warps=num_warps, max_warps=max_warps, shares_rows=True)  # so they write side by side
 
 
 def long_tile(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:

@@ -135,9 +135,11 @@ def fits(x, mode: tl.constexpr):
 def tile_of_program(n, batch, mode: tl.constexpr):
     """Return the neighbours of a program and the step above its tile; the last steps come first."""
     num_groups = tl.cdiv(batch, mode.rows)
+    group = tl.program_id(0) % num_groups
+    if mode.wide:
+        group = group.to(tl.int64)
     _, row = order_in_tile(mode)
-    neighbour = (tl.program_id(0) % num_groups).to(tl.int64) * mode.rows + row
-    return neighbour, n - tl.program_id(0) // num_groups * mode.steps
+    return group * mode.rows + row, n - tl.program_id(0) // num_groups * mode.steps
 
 
 @triton.jit
@@ -276,12 +278,11 @@ def policy_and_values(w, there, base, here, state, START: tl.constexpr, WIDTH: t
 
 @triton.jit
 def load_rows(w, there, base, here, state, mode: tl.constexpr):
-    """Return π and Q of state t+1, a pair for every block of actions, if whole rows are read."""
+    """Return π and Q of state t+1, a pair for every block of actions."""
     rows = ()
-    if mode.reads_rows:
-        for i in tl.static_range(len(mode.blocks)):
-            pair = policy_and_values(w, there, base, here, state, mode.blocks[i][0], mode.blocks[i][1], mode)
-            rows = rows + (pair,)  # noqa: RUF005, Triton has no other way
+    for i in tl.static_range(len(mode.blocks)):
+        pair = policy_and_values(w, there, base, here, state, mode.blocks[i][0], mode.blocks[i][1], mode)
+        rows = rows + (pair,)  # noqa: RUF005, Triton has no other way
     return rows
 
 
