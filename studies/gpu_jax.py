@@ -1,10 +1,11 @@
-"""How far from a copy is XLA on a GPU, and would a Pallas kernel be closer?
+"""How far from a copy is JAX on a GPU, and where do Pallas kernels help?
 
     python studies/gpu_jax.py
 
-For each window, the time of `ot.targets` under `jit`, and of its parts: the pairs (m, b) of all rows, and their
-recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan, and as a Pallas kernel that goes backwards through time, one
-thread per window. Medians of 7 repeats, as shares of the bandwidth of a copy of as many bytes as the whole must move.
+For each window, the time of `ot.targets` under `jit`, with the kernel of `returns/pallas.py` and by XLA alone, and of
+parts: the kernel; the pairs (m, b) of all rows by XLA; their recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan,
+and as a Pallas kernel that goes backwards through time, one thread per window. Medians of 7 repeats, as shares of the
+bandwidth of a copy of as many bytes as the whole must move.
 """
 
 import functools
@@ -12,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +23,9 @@ from jax.experimental.pallas import triton as pallas_triton
 
 import offtrace as ot
 from offtrace.returns import jax as returns_jax
+from offtrace.returns import pallas as returns_pallas
 
-SHAPES = [(16, 1024, 18), (128, 4096, 18), (128, 65536, 18), (1024, 4096, 18), (65536, 64, 18), (16, 1048576, 18)]
+SHAPES = [(128, 4096, 18), (128, 65536, 18), (1024, 4096, 18), (65536, 64, 18), (16, 1048576, 18), (32, 262144, 6)]
 LANES = 128
 
 
@@ -75,6 +78,12 @@ def pairs(w: dict[str, jax.Array], *, unrolled: bool, selected: bool = False) ->
     return m, w["r"] + w["discount"] * expected - m * q_a
 
 
+def targets(w: Any, *, by_kernel: bool) -> jax.Array:
+    """Return Retrace targets; the kernel reads all windows, or none."""
+    with mock.patch.object(returns_jax, "LARGE", 1 if by_kernel else 2**62):
+        return ot.targets(**w, trace=ot.Retrace(1.0), validate=False)
+
+
 def window(shape: tuple[int, int, int]) -> dict[str, jax.Array]:
     n, batch, num_actions = shape
     keys = jax.random.split(jax.random.key(0), 6)
@@ -108,7 +117,9 @@ def compare(shape: tuple[int, int, int]) -> None:
     copy = seconds_of(lambda x: x + 1, jnp.zeros(num_bytes // 8, jnp.float32))
     m, b = jax.jit(functools.partial(pairs, unrolled=False))(w)
     forms: dict[str, tuple[Callable[..., Any], tuple]] = {
-        "ot.targets": (lambda w: ot.targets(**w, trace=ot.Retrace(1.0), validate=False), (w,)),
+        "targets, kernel": (functools.partial(targets, by_kernel=True), (w,)),
+        "targets, XLA": (functools.partial(targets, by_kernel=False), (w,)),
+        "kernel alone": (lambda w: returns_pallas.read_rows(w["q"], w["pi"], w["a"]), (w,)),
         "pairs, sum": (functools.partial(pairs, unrolled=False), (w,)),
         "pairs, slices": (functools.partial(pairs, unrolled=True), (w,)),
         "pairs, selected": (functools.partial(pairs, unrolled=True, selected=True), (w,)),
@@ -119,12 +130,13 @@ def compare(shape: tuple[int, int, int]) -> None:
     if shape[0] <= 1024:
         forms["scan"] = (lambda m, b: returns_jax._step_by_step(m[:-1], b[:-1], b[-1:]), (m, b))
     print(f"{shape}, {num_bytes / 1e6:.0f} MB: copy {1e6 * copy:.0f} µs")
-    expected = jax.jit(forms["ot.targets"][0])(w)
-    error = jnp.abs(jax.jit(forms["pairs and Pallas"][0])(w) - expected).max() / jnp.abs(expected).max()
+    expected = jax.jit(forms["targets, XLA"][0])(w)
+    others = (jax.jit(forms[name][0])(w) for name in ("targets, kernel", "pairs and Pallas"))
+    error = max(jnp.abs(other - expected).max() / jnp.abs(expected).max() for other in others)
     for name, (function, arguments) in forms.items():
         seconds = seconds_of(function, *arguments)
         print(f"    {name:18} {1e6 * seconds:9.0f} µs  {copy / seconds:.0%}", flush=True)
-    print(f"    relative error of Pallas {error:.1e}")
+    print(f"    relative error of kernels {error:.1e}")
 
 
 if __name__ == "__main__":
