@@ -2,10 +2,14 @@
 
     python studies/gpu_jax.py
 
-For each window, the time of `ot.targets` under `jit`, with the kernel of `returns/pallas.py` and by XLA alone, and of
-parts: the kernel; the pairs (m, b) of all rows by XLA; their recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan,
-and as a Pallas kernel that goes backwards through time, one thread per window. Medians of 7 repeats, as shares of the
-bandwidth of a copy of as many bytes as the whole must move.
+For each window, the time of `ot.targets` under `jit`, by XLA alone and with a kernel that reads every row of Q and π
+once (XLA reads them for E_π Q(x, ·), and again for the action taken); and of parts: the kernel; the pairs (m, b) of
+all rows by XLA; their recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan, and as a kernel that goes backwards
+through time, one thread per window. Medians of 7 repeats, as shares of the bandwidth of a copy of as many bytes as
+the whole must move.
+
+The kernels use Pallas's Triton backend. From version 0.11 on, JAX warns that it will be removed, so `offtrace` does
+not use it.
 """
 
 import functools
@@ -13,7 +17,6 @@ import statistics
 import time
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +25,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pallas_triton
 
 import offtrace as ot
+from offtrace.arrays import product
 from offtrace.returns import jax as returns_jax
-from offtrace.returns import pallas as returns_pallas
 
 SHAPES = [(128, 4096, 18), (128, 65536, 18), (1024, 4096, 18), (65536, 64, 18), (16, 1048576, 18), (32, 262144, 6)]
 LANES = 128
@@ -78,10 +81,54 @@ def pairs(w: dict[str, jax.Array], *, unrolled: bool, selected: bool = False) ->
     return m, w["r"] + w["discount"] * expected - m * q_a
 
 
-def targets(w: Any, *, by_kernel: bool) -> jax.Array:
-    """Return Retrace targets; the kernel reads all windows, or none."""
-    with mock.patch.object(returns_jax, "LARGE", 1 if by_kernel else 2**62):
+def read_rows(q: jax.Array, pi: jax.Array, a: jax.Array, *, interpret: bool = False) -> dict[str, jax.Array]:
+    """Return `expected_q`, `q_a` and `pi_a` by a Pallas kernel; no target reads the last two at step 0.
+
+    A row of the kernel is about the state after a step, where E_π Q(x_{t+1}, ·) of that step and Q(x_{t+1}, a_{t+1})
+    of the next one are found. One thread reads it.
+    """
+    num_actions = q.shape[-1]
+    num_rows = a.size
+    batch = num_rows // a.shape[0]
+    tile = 128 if num_actions <= 8 else 32
+    width = next(width for width in (4, 2, 1) if num_actions % width == 0)  # numbers that a thread loads at once
+
+    def kernel(q_ref: Any, pi_ref: Any, a_ref: Any, expected_ref: Any, q_a_ref: Any, pi_a_ref: Any) -> None:
+        row = pl.program_id(0) * tile + jnp.arange(tile)
+        is_there = row < num_rows
+        has_next = row < num_rows - batch
+        state = (row + batch) * num_actions
+        action = pallas_triton.load(a_ref.at[row + batch], mask=has_next, other=0)
+        inside = jnp.broadcast_to(is_there[:, None], (tile, width))
+        expected = jnp.zeros((tile,), q.dtype)
+        for start in range(0, num_actions, width):
+            at = state[:, None] + start + jnp.arange(width)[None, :]
+            p = pallas_triton.load(pi_ref.at[at], mask=inside, other=0.0)
+            expected += product(p, pallas_triton.load(q_ref.at[at], mask=inside, other=0.0)).sum(1)
+        pallas_triton.store(expected_ref.at[row], expected, mask=is_there)
+        for ref, found in ((q_ref, q_a_ref), (pi_ref, pi_a_ref)):
+            taken = pallas_triton.load(ref.at[state + action], mask=has_next, other=1.0)
+            pallas_triton.store(found.at[row], taken, mask=is_there)
+
+    output = jax.ShapeDtypeStruct((num_rows,), q.dtype)
+    found = pl.pallas_call(
+        kernel,
+        out_shape=(output, output, output),
+        grid=(pl.cdiv(num_rows, tile),),
+        interpret=interpret,
+        compiler_params=None if interpret else pallas_triton.CompilerParams(num_warps=tile // 32),
+    )(q.reshape(-1), pi.reshape(-1), a.reshape(-1))
+    expected, q_a, pi_a = (values.reshape(a.shape) for values in found)
+    q_a, pi_a = (jnp.concatenate([jnp.ones_like(values[:1]), values[:-1]]) for values in (q_a, pi_a))
+    return {"expected_q": expected, "q_a": q_a, "pi_a": pi_a}
+
+
+def targets(w: Any, *, by_kernel: bool, interpret: bool = False) -> jax.Array:
+    """Return Retrace targets."""
+    if not by_kernel:
         return ot.targets(**w, trace=ot.Retrace(1.0), validate=False)
+    rows: Any = read_rows(w["q"], w["pi"], w["a"], interpret=interpret)
+    return ot.targets(r=w["r"], discount=w["discount"], mu_a=w["mu_a"], **rows, trace=ot.Retrace(1.0), validate=False)
 
 
 def window(shape: tuple[int, int, int]) -> dict[str, jax.Array]:
@@ -117,9 +164,9 @@ def compare(shape: tuple[int, int, int]) -> None:
     copy = seconds_of(lambda x: x + 1, jnp.zeros(num_bytes // 8, jnp.float32))
     m, b = jax.jit(functools.partial(pairs, unrolled=False))(w)
     forms: dict[str, tuple[Callable[..., Any], tuple]] = {
-        "targets, kernel": (functools.partial(targets, by_kernel=True), (w,)),
         "targets, XLA": (functools.partial(targets, by_kernel=False), (w,)),
-        "kernel alone": (lambda w: returns_pallas.read_rows(w["q"], w["pi"], w["a"]), (w,)),
+        "targets, kernel": (functools.partial(targets, by_kernel=True), (w,)),
+        "kernel alone": (lambda w: read_rows(w["q"], w["pi"], w["a"]), (w,)),
         "pairs, sum": (functools.partial(pairs, unrolled=False), (w,)),
         "pairs, slices": (functools.partial(pairs, unrolled=True), (w,)),
         "pairs, selected": (functools.partial(pairs, unrolled=True, selected=True), (w,)),

@@ -2,10 +2,9 @@
 
 The recursion is linear, G_t = b_t + m_t G_{t+1}, so it can be computed step by step (`lax.scan`) or as a tree
 (`lax.associative_scan`): O(n) steps of little work, or O(log n) steps of more. `_fold` uses the form that was
-measured to be faster; docs/returns.md has the table. On a CUDA device, a kernel reads large windows (`pallas.py`).
+measured to be faster; docs/returns.md has the table.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -35,14 +34,6 @@ from offtrace.traces.parameters import register_with_jax
 for _cls in TRACES.values():
     register_with_jax(_cls)
 
-# What a kernel reads on a CUDA device, see `_is_read_by_kernel`.
-LARGE = 2**24
-"""Cells of Q; the kernel is not faster where there are fewer."""
-MOST_CELLS = 2**31 - 1
-"""It counts them in 32 bits."""
-MOST_ACTIONS = 32
-"""XLA is faster at long rows."""
-
 
 def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool) -> Array:
     """Return Q(x_t, a_t) + Δ_t for every row of a window."""
@@ -54,12 +45,12 @@ def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool)
     if validate:
         on_host = Window(*(None if value is None else np.asarray(value) for value in window))
         checks.check(on_host, trace, tol=tol)
-    window = lax.stop_gradient(window) if stop_gradient else without_unread_rows(window)
+    if not stop_gradient:
+        window = without_unread_rows(window)
     if not trace.markov:
         out = _trajectory_aware(window, trace) if is_ours else _any_trajectory_aware(window, trace)
     elif is_ours and not validate:
-        by_kernel = stop_gradient and _is_read_by_kernel(given, trace)
-        out = _targets(window, trace, by_kernel=by_kernel)
+        out = _targets(window, trace)
     else:
         c = _coefficients(window, trace) if is_ours else coefficients(window, trace)
         c = step_array("c", c, window)
@@ -69,24 +60,6 @@ def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool)
     if validate and is_concrete(out):
         checks.check_result(on_host, np.asarray(out))
     return lax.stop_gradient(out) if stop_gradient else out
-
-
-def _is_read_by_kernel(given: Window, trace: Trace) -> bool:
-    """Return whether a kernel reads Q and π: in large windows of float32, if there is one CUDA device.
-
-    For the kernel, XLA would convert other dtypes first, and gather arrays that are spread over several devices.
-    """
-    rows = (given.q, given.pi)
-    if any(getattr(value, "dtype", None) != jnp.float32 for value in (*rows, given.r)) or given.a is None:
-        return False
-    if any(value is not None for value in (given.expected_q, given.q_a, given.pi_a, given.log_pi_a)):
-        return False
-    is_served = LARGE <= given.q.size <= MOST_CELLS and given.q.shape[-1] <= MOST_ACTIONS and not trace.reads_q
-    if not is_served or jax.default_backend() != "gpu" or jax.device_count() > 1:
-        return False
-    from jax.experimental.pallas import triton
-
-    return hasattr(triton, "load")  # it has another name in old versions of JAX
 
 
 def corrections(given: Window, c: Array, *, validate: bool) -> Array:
@@ -103,15 +76,8 @@ def corrections(given: Window, c: Array, *, validate: bool) -> Array:
 _coefficients = jax.jit(coefficients)
 
 
-@functools.partial(jax.jit, static_argnames="by_kernel")
-def _targets(window: Window, trace: Any, *, by_kernel: bool = False) -> Array:
-    if by_kernel:
-        from offtrace.returns import pallas
-
-        found = lax.platform_dependent(
-            window.q, window.pi, window.a, cuda=pallas.read_rows, default=pallas.read_rows_by_operations
-        )
-        window = window._replace(q=None, pi=None, a=None, **found._asdict())
+@jax.jit
+def _targets(window: Window, trace: Any) -> Array:
     return _targets_given(window, jnp.asarray(coefficients(window, trace), window.r.dtype))
 
 

@@ -28,10 +28,14 @@ NEIGHBOURS = ((128, 1.1), (64, 1.1), (32, 1.2), (16, 1.5))
 """Neighbours of a tile in chunks, and how many rows the tiles may have for each neighbour in the batch; else 8."""
 BUSY = 0.9
 """The device is busy with this share of the programs that it holds."""
+IDLE = 0.8
+"""With fewer, it pays to look for another tile and more chunks."""
 FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 64
 """Steps of a chunk that is long enough: only a part of it is added to at the end."""
+LONG_IF_IDLE = 16
+"""The same where the device would be idle otherwise."""
 SHORT = 32
 """Windows of up to this many steps are not cut into chunks."""
 CACHED = 260_000_000
@@ -127,6 +131,23 @@ def _plan_of_runs(
 
     It is one chunk if up to four threads for each neighbour keep the device busy. None for a short window if not.
     """
+    plan = _plan_in_one_chunk(n, batch, width, num_multiprocessors)
+    if n <= SHORT:
+        return plan
+    tile = _tile_in_chunks(batch, width, is_cached, checks)
+    if plan is None:
+        plan = _plan_in_chunks(tile, n, batch, is_cached, num_multiprocessors)
+    if _busy(plan, batch, num_multiprocessors) >= IDLE:
+        return plan
+    # A thread for each neighbour, and so more chunks than with two.
+    singles = [_tile_of_runs(tile.run, 1, max(64, tile.rows), held) for held in (HELD, MOST_HELD)]
+    others = [_cut(single, n, batch, num_multiprocessors) for single in singles]
+    plans = [plan, *(other for other in others if other.num_chunks * LONG_IF_IDLE <= n)]
+    return max(plans, key=lambda plan: _busy(plan, batch, num_multiprocessors))
+
+
+def _plan_in_one_chunk(n: int, batch: int, width: int, num_multiprocessors: int) -> Plan | None:
+    """Return a plan without chunks; None if the batch is too small for it."""
     run = 2 if width <= OWN_ROWS else 1
     tiles = [_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), _tile_of_runs(run, 4, 32)]
     tiles.append(tiles[-1]._replace(max_warps=MOST_HELD))
@@ -134,11 +155,11 @@ def _plan_of_runs(
     best = next((tile for tile, share in busy.items() if share >= BUSY), None)
     if best is None and busy and _programs(tiles[2], batch) >= _held(tiles[2], num_multiprocessors):
         best = max(busy, key=lambda tile: busy[tile])
-    if best is not None:
-        return best
-    if n <= SHORT:
-        return None
-    tile = _tile_in_chunks(batch, width, is_cached, checks)
+    return best
+
+
+def _plan_in_chunks(tile: Plan, n: int, batch: int, is_cached: bool, num_multiprocessors: int) -> Plan:
+    """Return a plan with as many chunks as the device holds; other tiles are tried if these are few."""
     best = _cut(tile, n, batch, num_multiprocessors)
     if best.num_chunks >= FEW_CHUNKS:
         return best
