@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import math
 import os
 import subprocess
 import sys
@@ -274,6 +275,18 @@ def test_plans_fit_their_windows() -> None:
     assert plans.plan_for(65536, 64, 18, False, 132, False).num_chunks > 100
     assert plans.width_of(18) == 18
     assert plans.width_of(7) == 8
+
+
+@each("width", [4, 6, 9, 12, 13, 18])
+def test_plans_keep_the_device_busy(width: int) -> None:
+    """Programs come in rounds, as many at a time as the device holds. The last round must not be almost empty."""
+    plans = gpu_kernels.load("plans")
+    for batch in range(4000, 60000, 211):
+        for checks in (False, True):
+            plan = plans.plan_for(300, batch, width, False, 132, checks)
+            num_programs = -(-batch // plan.rows) * plan.num_chunks
+            num_rounds = num_programs / (132 * (plan.max_warps // plan.num_warps))
+            assert num_rounds / math.ceil(num_rounds) > 0.75, (batch, plan)
 
 
 @each("n", [10**6, 2**26, 2**31 - 2**22])

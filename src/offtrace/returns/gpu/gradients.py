@@ -121,7 +121,8 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
     there = in_batch & (t >= -1)
-    rows = load_rows(w, there, base, here, state, mode)  # first, as this takes longest
+    # All rows, before anything else: the compiler does not move loads to before stores.
+    rows = load_rows(w, there, base, here, state, mode)
     steps = load_steps(w, above, neighbour, in_batch, n, batch, lambda_, mode)
     is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
     discount = tl.where(is_real, steps[0][1], 0.0)

@@ -130,6 +130,7 @@ def _plan_of_runs(
     """Return a plan in which a thread takes a run of steps at once, and a few threads those of a neighbour.
 
     It is one chunk if up to four threads for each neighbour keep the device busy. None for a short window if not.
+    If the device would still be idle, a thread takes a neighbour alone, which makes more and smaller programs.
     """
     plan = _plan_in_one_chunk(n, batch, width, num_multiprocessors)
     if n <= SHORT:
@@ -139,7 +140,6 @@ def _plan_of_runs(
         plan = _plan_in_chunks(tile, n, batch, is_cached, num_multiprocessors)
     if _busy(plan, batch, num_multiprocessors) >= IDLE:
         return plan
-    # A thread for each neighbour, and so more chunks than with two.
     singles = [_tile_of_runs(tile.run, 1, max(64, tile.rows), held) for held in (HELD, MOST_HELD)]
     others = [_cut(single, n, batch, num_multiprocessors) for single in singles]
     plans = [plan, *(other for other in others if other.num_chunks * LONG_IF_IDLE <= n)]
