@@ -87,11 +87,38 @@ def test_every_plan(shape: tuple[int, int, int], batch_major: bool) -> None:
 
 @pytest.mark.parametrize("batch_major", [False, True])
 def test_what_is_carried_is_added_tile_by_tile(batch_major: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk of 20 steps takes three tiles of 8 there."""
+    """A chunk of 36 steps takes three tiles of 16 there."""
     monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(4, 2, 2))
-    w = window_with_ends((40, 3, 5))
-    got = gpu_kernels.on_tensors(ot.Retrace(0.9), gpu_kernels.tensors(w, batch_major=batch_major))
-    np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
+    w = window_with_ends((72, 3, 5))
+    w["discount"][:] = np.where(w["discount"] == 0, 0, 1)
+    got = gpu_kernels.on_tensors(ot.QLambda(1.0), gpu_kernels.tensors(w, batch_major=batch_major))
+    np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**w, trace=ot.QLambda(1.0)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@pytest.mark.parametrize("batch", [3, 5])
+def test_sums_in_float64(batch: int, batch_major: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traces whose c can be above 1, in float32: chunks add up in float64. Tiles reach beyond the batch."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(4, 4, 3))
+    w = windows.with_ends(windows.window(40, (batch,), 4, dtype="float32"))
+    exact = {name: value.astype("float64") if value.dtype == np.float32 else value for name, value in w.items()}
+    expected = ot.targets(**exact, trace=ot.ImportanceSampling(0.9), validate=False)
+    given = gpu_kernels.tensors(w, batch_major=batch_major)
+    for validate in (True, False):
+        got = gpu_kernels.on_tensors(ot.ImportanceSampling(0.9), given, validate=validate).cpu().numpy()
+        # Numbers of float32 are read with 6e-8; c Q and c G cancel each other, up to ten times larger.
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_sum_that_overflows_with_what_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the sum over a chunk nor G behind it is too large for float32, but both together are."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(2, 2, 3))
+    w = {name: np.zeros((12, 1), np.float32) for name in ("q_a", "expected_q", "r")}
+    w |= {name: np.ones((12, 1), np.float32) for name in ("discount", "pi_a", "mu_a")}
+    w["r"][[1, -1]] = 3e38
+    for trace in (ot.ImportanceSampling(1.0), ot.QLambda(1.0)):
+        with pytest.raises(ValueError, match="`targets` overflow"):
+            gpu_kernels.targets(trace, w)
 
 
 @pytest.mark.parametrize("num_chunks", [1, 3])
@@ -279,7 +306,7 @@ def test_plans_fit_their_windows() -> None:
 
 @each("width", [4, 6, 9, 12, 13, 18])
 def test_plans_keep_the_device_busy(width: int) -> None:
-    """Programs come in rounds, as many at a time as the device holds. The last round must not be almost empty."""
+    """Programs come in rounds, as many at a time as the device holds; in the last one, some of it may be idle."""
     plans = gpu_kernels.load("plans")
     for batch in range(4000, 60000, 211):
         for checks in (False, True):
@@ -740,14 +767,21 @@ def test_a_fault_does_not_reach_the_next_call() -> None:
     assert not gpu_kernels.load("launch")._FLAGS.values.any()
 
 
-def test_a_second_call_with_chunks(short_calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("validate", [False, True])
+@pytest.mark.parametrize("num_chunks", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_second_call(
+    dtype: str, num_chunks: int, validate: bool, short_calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     launch = gpu_kernels.load("launch")
-    monkeypatch.setattr(launch, "plan_for", lambda *_: launch.Plan(2, 2, 3))
-    for seed in (0, 1):
-        w = windows.with_ends(windows.window(9, (3,), 4, seed=seed))
-        got = gpu_kernels.targets(ot.Retrace(0.9), w)
-        np.testing.assert_allclose(got, ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
-    assert short_calls == ["one_pass"]
+    monkeypatch.setattr(launch, "plan_for", lambda *_: launch.Plan(2, 2, num_chunks))
+    close = {"rtol": 1e-12, "atol": 1e-12} if dtype == "float64" else {"rtol": 1e-4, "atol": 1e-4}
+    for trace in (ot.Retrace(0.9), ot.ImportanceSampling(0.9)):
+        for seed in (0, 1):
+            w = windows.with_ends(windows.window(9, (3,), 4, seed=seed, dtype=dtype))
+            got = gpu_kernels.targets(trace, w, validate=validate)
+            np.testing.assert_allclose(got, ot.targets(**w, trace=trace), **close)
+    assert short_calls == ["one_pass", "one_pass"]
 
 
 def test_one_tensor_for_two_arguments(short_calls: list[str]) -> None:

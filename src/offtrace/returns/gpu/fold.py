@@ -175,7 +175,7 @@ def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
 
     If there are several chunks, G behind a chunk is not known at first. It is taken as 0, and what it is to be
     multiplied by, Π m, is written to `gain`. At the end, the program gets G by `links`, and adds what is missing.
-    Until then, what is added to is in `sums`, or in `out` if that is None.
+    Until then, what is added to is in `sums`, or in `out` if `sums` is None.
 
     If traces fade, Π m is written only as long as it can matter, which is not long where they are cut.
     """

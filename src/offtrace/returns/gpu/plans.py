@@ -17,9 +17,12 @@ HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
 """The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
 NARROWEST = 5
-"""Rows of up to this many cells are read in runs of 4 steps where there are chunks and batches are regular."""
+"""In chunks, rows of up to this many cells are read in runs of 4 steps if the batch is a multiple of 64.
+
+Not with checks, and not in windows that are cached.
+"""
 NARROW_IN_CHUNKS = 9
-"""Rows of up to this many cells are read in runs of 2 steps where there are chunks."""
+"""In chunks, other rows of up to this many cells are read in runs of 2 steps."""
 WIDEST = 18
 """Wider rows are not read in runs."""
 FEWEST = 8
@@ -29,13 +32,13 @@ NEIGHBOURS = ((128, 1.1), (64, 1.1), (32, 1.2), (16, 1.5))
 BUSY = 0.9
 """The device is busy with this share of the programs that it holds."""
 IDLE = 0.8
-"""With fewer, it pays to look for another tile and more chunks."""
+"""With a smaller share, and few chunks, other tiles are tried."""
 FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 64
 """Steps of a chunk that is long enough: only a part of it is added to at the end."""
 LONG_IF_IDLE = 16
-"""The same where the device would be idle otherwise."""
+"""The same where much of the device would be idle otherwise: then adding to whole chunks takes less time."""
 SHORT = 32
 """Windows of up to this many steps are not cut into chunks."""
 CACHED = 260_000_000
@@ -83,7 +86,7 @@ class Plan(NamedTuple):
     eviction: str = ""
     """Hint for the cache about what is read once; "evict_first" leaves more of it to what is read again."""
     max_warps: int = 16
-    """Warps that a multiprocessor holds at once. It limits the registers of a thread; 0 does not."""
+    """Warps that a multiprocessor holds at once, which limits the registers of a thread; 0 for no limit."""
     run: int = 0
     """Steps that a thread takes at once, see `rows.order_in_tile`; 0 if the steps of a tile are folded by a scan."""
     shares_rows: bool = False
@@ -110,7 +113,7 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int, checks: bool) -> Plan:
-    """Return the plan for a window with rows of so many cells; found by trying (`studies/gpu_plans.py`).
+    """Return the plan for a window with rows of so many cells. Tiles were chosen by timing (`studies/gpu_plans.py`).
 
     What the device does not hold at once runs afterwards, almost alone. So a plan does not make more programs than it
     holds, unless the batch alone does.
@@ -129,8 +132,8 @@ def _plan_of_runs(
 ) -> Plan | None:
     """Return a plan in which a thread takes a run of steps at once, and a few threads those of a neighbour.
 
-    It is one chunk if up to four threads for each neighbour keep the device busy. None for a short window if not.
-    If the device would still be idle, a thread takes a neighbour alone, which makes more and smaller programs.
+    It is one chunk if the batch is large enough for it. None for a short window if not. If much of the device would
+    be idle, a thread takes a neighbour alone: then more chunks have room.
     """
     plan = _plan_in_one_chunk(n, batch, width, num_multiprocessors)
     if n <= SHORT:
@@ -138,9 +141,10 @@ def _plan_of_runs(
     tile = _tile_in_chunks(batch, width, is_cached, checks)
     if plan is None:
         plan = _plan_in_chunks(tile, n, batch, is_cached, num_multiprocessors)
-    if _busy(plan, batch, num_multiprocessors) >= IDLE:
+    if plan.num_chunks >= FEW_CHUNKS or _busy(plan, batch, num_multiprocessors) >= IDLE:
         return plan
-    singles = [_tile_of_runs(tile.run, 1, max(64, tile.rows), held) for held in (HELD, MOST_HELD)]
+    run = min(2, tile.run)  # runs of 4 need more registers
+    singles = [_tile_of_runs(run, 1, max(64, tile.rows), max_warps) for max_warps in (HELD, MOST_HELD)]
     others = [_cut(single, n, batch, num_multiprocessors) for single in singles]
     plans = [plan, *(other for other in others if other.num_chunks * LONG_IF_IDLE <= n)]
     return max(plans, key=lambda plan: _busy(plan, batch, num_multiprocessors))
@@ -159,13 +163,16 @@ def _plan_in_one_chunk(n: int, batch: int, width: int, num_multiprocessors: int)
 
 
 def _plan_in_chunks(tile: Plan, n: int, batch: int, is_cached: bool, num_multiprocessors: int) -> Plan:
-    """Return a plan with as many chunks as the device holds; other tiles are tried if these are few."""
-    best = _cut(tile, n, batch, num_multiprocessors)
-    if best.num_chunks >= FEW_CHUNKS:
-        return best
+    """Return a plan with as many chunks as the device holds; other tiles are tried if these are few.
+
+    In cached windows, few chunks of narrow tiles were faster than few chunks of the given one.
+    """
+    plan = _cut(tile, n, batch, num_multiprocessors)
+    if plan.num_chunks >= FEW_CHUNKS:
+        return plan
     narrow = _cut(_tile_of_runs(tile.run, 2, 16, tile.max_warps), n, batch, num_multiprocessors)
     single = _cut(_tile_of_runs(tile.run, 1, max(64, tile.rows), tile.max_warps), n, batch, num_multiprocessors)
-    plans = [narrow] if is_cached else [best, narrow]
+    plans = [narrow] if is_cached else [plan, narrow]
     if single.num_chunks * LONG <= n:
         plans.append(single)
     busy = {plan: _busy(plan, batch, num_multiprocessors) for plan in plans}
