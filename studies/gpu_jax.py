@@ -1,25 +1,26 @@
-"""How far from a copy is JAX on a GPU, and where do Pallas kernels help?
+"""How far from a copy is JAX on a GPU, and how are the rows of Q and π best read?
 
     python studies/gpu_jax.py
 
-For each window, the time of `ot.targets` under `jit`, by XLA alone and with a kernel that reads every row of Q and π
-once (XLA reads them for E_π Q(x, ·), and again for the action taken); and of parts: the kernel; the pairs (m, b) of
-all rows by XLA; their recursion G_t = b_t + m_t G_{t+1} as a tree, as a scan, and as a kernel that goes backwards
-through time, one thread per window. Medians of 7 repeats, as shares of the bandwidth of a copy of as many bytes as
-the whole must move.
+For each window, the time of `ot.targets` under `jit`, and the same with rows read in other ways: apart (a sum for
+E_π Q, then the entries of the actions taken, as on a CPU), by three sums, by one reduction, by slices, and by
+a Pallas kernel. `tree` is the recursion G_t = b_t + m_t G_{t+1} alone. Medians of 7 repeats, in µs, beside a copy of
+as many bytes as the whole must move. All are compared with NumPy in float64.
 
-The kernels use Pallas's Triton backend. From version 0.11 on, JAX warns that it will be removed, so `offtrace` does
+The kernel uses Pallas's Triton backend. From version 0.11 on, JAX warns that it will be removed, so `offtrace` does
 not use it.
 """
 
 import functools
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pallas_triton
@@ -28,60 +29,27 @@ import offtrace as ot
 from offtrace.arrays import product
 from offtrace.returns import jax as returns_jax
 
-SHAPES = [(128, 4096, 18), (128, 65536, 18), (1024, 4096, 18), (65536, 64, 18), (16, 1048576, 18), (32, 262144, 6)]
-LANES = 128
+SHAPES = [
+    (16, 1024, 18),
+    (128, 4096, 18),
+    (128, 65536, 18),
+    (1024, 4096, 18),
+    (65536, 64, 18),
+    (16, 1048576, 18),
+    (16, 1048576, 4),
+    (1024, 16384, 4),
+    (32, 262144, 6),
+    (128, 65536, 9),
+    (128, 65536, 16),
+    (64, 65536, 32),
+    (64, 32768, 100),
+]
+NAMES = ["expected_q", "q_a", "pi_a"]
+ERROR = 1e-5
+Rows = dict[str, jax.Array]
 
 
-def fold(m: jax.Array, b: jax.Array, *, interpret: bool = False) -> jax.Array:
-    """Solve the recursion by a Pallas kernel; the batch is a multiple of LANES, or smaller."""
-    n, batch = b.shape
-    lanes = min(LANES, batch)
-
-    def kernel(m_ref: Any, b_ref: Any, out_ref: Any) -> None:
-        def step(i: Any, g: jax.Array) -> jax.Array:
-            t = n - 1 - i
-            g = b_ref[t, :] + m_ref[t, :] * g
-            out_ref[t, :] = g
-            return g
-
-        lax.fori_loop(0, n, step, jnp.zeros(lanes, b.dtype))
-
-    spec = pl.BlockSpec((n, lanes), lambda i: (0, i))
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct(b.shape, b.dtype),
-        grid=(batch // lanes,),
-        in_specs=[spec, spec],
-        out_specs=spec,
-        interpret=interpret,
-        compiler_params=None if interpret else pallas_triton.CompilerParams(num_warps=4),
-    )(m, b)
-
-
-def pairs(w: dict[str, jax.Array], *, unrolled: bool, selected: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Return m and b of Retrace(1); E_π Q as a sum over the last axis, or as one of slices.
-
-    With `selected`, Q(x, a) and π(a|x) are sums of slices as well, not gathered.
-    """
-    products = w["pi"][1:] * w["q"][1:]
-    expected = products.sum(-1)
-    if unrolled:
-        expected = functools.reduce(jnp.add, [products[..., i] for i in range(products.shape[-1])])
-    taken = w["a"][1:, ..., None]
-    q_a, pi_a = (jnp.take_along_axis(w[name][1:-1], taken, -1)[..., 0] for name in ("q", "pi"))
-    if selected:
-        actions = range(products.shape[-1])
-        q_a, pi_a = (
-            functools.reduce(jnp.add, [jnp.where(w["a"][1:] == i, w[name][1:-1, ..., i], 0) for i in actions])
-            for name in ("q", "pi")
-        )
-    m = w["discount"][:-1] * jnp.minimum(1, pi_a / w["mu_a"][1:])
-    m = jnp.concatenate([m, jnp.zeros_like(m[:1])])
-    q_a = jnp.concatenate([q_a, jnp.zeros_like(q_a[:1])])
-    return m, w["r"] + w["discount"] * expected - m * q_a
-
-
-def read_rows(q: jax.Array, pi: jax.Array, a: jax.Array, *, interpret: bool = False) -> dict[str, jax.Array]:
+def by_kernel(q: jax.Array, pi: jax.Array, a: jax.Array, *, interpret: bool = False) -> Rows:
     """Return `expected_q`, `q_a` and `pi_a` by a Pallas kernel; no target reads the last two at step 0.
 
     A row of the kernel is about the state after a step, where E_π Q(x_{t+1}, ·) of that step and Q(x_{t+1}, a_{t+1})
@@ -123,12 +91,50 @@ def read_rows(q: jax.Array, pi: jax.Array, a: jax.Array, *, interpret: bool = Fa
     return {"expected_q": expected, "q_a": q_a, "pi_a": pi_a}
 
 
-def targets(w: Any, *, by_kernel: bool, interpret: bool = False) -> jax.Array:
-    """Return Retrace targets."""
-    if not by_kernel:
+def by_slices(q: jax.Array, pi: jax.Array, a: jax.Array) -> Rows:
+    """Return the same as sums of slices, one for each action."""
+    action = jnp.concatenate([a, a[:1]])
+    expected, q_a, pi_a = (jnp.zeros(action.shape, q.dtype) for _ in NAMES)
+    for i in range(q.shape[-1]):
+        expected += product(pi[..., i], q[..., i])
+        q_a = jnp.where(action == i, q[..., i], q_a)
+        pi_a = jnp.where(action == i, pi[..., i], pi_a)
+    return {"expected_q": expected[1:], "q_a": q_a[:-1], "pi_a": pi_a[:-1]}
+
+
+def by_sums(q: jax.Array, pi: jax.Array, a: jax.Array, *, one_operation: bool) -> Rows:
+    """Return the same by sums over the last axis, apart or as one operation."""
+    is_taken = jnp.concatenate([a, a[:1]])[..., None] == jnp.arange(q.shape[-1])
+    cells = (product(pi, q), jnp.where(is_taken, q, 0), jnp.where(is_taken, pi, 0))
+    if one_operation:
+        zeros = (jnp.zeros((), q.dtype),) * 3
+        expected, q_a, pi_a = lax.reduce(cells, zeros, lambda x, y: tuple(map(jnp.add, x, y)), (q.ndim - 1,))
+    else:
+        expected, q_a, pi_a = (values.sum(-1) for values in cells)
+    return {"expected_q": expected[1:], "q_a": q_a[:-1], "pi_a": pi_a[:-1]}
+
+
+READERS: dict[str, Callable[..., Rows]] = {
+    "apart": functools.partial(returns_jax._read_apart, names=NAMES),
+    "three sums": functools.partial(by_sums, one_operation=False),
+    "one reduction": functools.partial(by_sums, one_operation=True),
+    "slices": by_slices,
+    "kernel": by_kernel,
+}
+MOST_SLICES = 32
+
+
+def targets(w: Any, reader: str = "") -> jax.Array:
+    """Return Retrace targets, as `offtrace` reads rows or by another reader."""
+    if not reader:
         return ot.targets(**w, trace=ot.Retrace(1.0), validate=False)
-    rows: Any = read_rows(w["q"], w["pi"], w["a"], interpret=interpret)
+    rows: Any = READERS[reader](w["q"], w["pi"], w["a"])
     return ot.targets(r=w["r"], discount=w["discount"], mu_a=w["mu_a"], **rows, trace=ot.Retrace(1.0), validate=False)
+
+
+def tree(w: Any) -> jax.Array:
+    """Solve a recursion of the same size."""
+    return returns_jax._as_tree(w["discount"][1:], w["r"][1:], w["r"][:1])
 
 
 def window(shape: tuple[int, int, int]) -> dict[str, jax.Array]:
@@ -158,34 +164,36 @@ def seconds_of(function: Callable[..., Any], *arguments: Any) -> float:
     return statistics.median(found)
 
 
+def error_of(got: jax.Array, expected: np.ndarray) -> float:
+    return float(np.abs(np.asarray(got) - expected).max() / np.abs(expected).max())
+
+
+def in_float64(w: dict[str, jax.Array]) -> dict[str, Any]:
+    on_host = {name: np.asarray(value) for name, value in w.items()}
+    return {name: v.astype(np.float64) if v.dtype == np.float32 else v for name, v in on_host.items()}
+
+
 def compare(shape: tuple[int, int, int]) -> None:
+    """Print a line about a window."""
     w = window(shape)
     num_bytes = sum(v.nbytes for v in w.values()) + w["r"].nbytes - 2 * w["q"][0].nbytes
+    expected = ot.targets(**in_float64(w), trace=ot.Retrace(1.0), validate=False)
     copy = seconds_of(lambda x: x + 1, jnp.zeros(num_bytes // 8, jnp.float32))
-    m, b = jax.jit(functools.partial(pairs, unrolled=False))(w)
-    forms: dict[str, tuple[Callable[..., Any], tuple]] = {
-        "targets, XLA": (functools.partial(targets, by_kernel=False), (w,)),
-        "targets, kernel": (functools.partial(targets, by_kernel=True), (w,)),
-        "kernel alone": (lambda w: read_rows(w["q"], w["pi"], w["a"]), (w,)),
-        "pairs, sum": (functools.partial(pairs, unrolled=False), (w,)),
-        "pairs, slices": (functools.partial(pairs, unrolled=True), (w,)),
-        "pairs, selected": (functools.partial(pairs, unrolled=True, selected=True), (w,)),
-        "tree": (lambda m, b: returns_jax._as_tree(m[:-1], b[:-1], b[-1:]), (m, b)),
-        "Pallas": (fold, (m, b)),
-        "pairs and Pallas": (lambda w: fold(*pairs(w, unrolled=False)), (w,)),
-    }
-    if shape[0] <= 1024:
-        forms["scan"] = (lambda m, b: returns_jax._step_by_step(m[:-1], b[:-1], b[-1:]), (m, b))
-    print(f"{shape}, {num_bytes / 1e6:.0f} MB: copy {1e6 * copy:.0f} µs")
-    expected = jax.jit(forms["targets, XLA"][0])(w)
-    others = (jax.jit(forms[name][0])(w) for name in ("targets, kernel", "pairs and Pallas"))
-    error = max(jnp.abs(other - expected).max() / jnp.abs(expected).max() for other in others)
-    for name, (function, arguments) in forms.items():
-        seconds = seconds_of(function, *arguments)
-        print(f"    {name:18} {1e6 * seconds:9.0f} µs  {copy / seconds:.0%}", flush=True)
-    print(f"    relative error of kernels {error:.1e}")
+    print(f"{shape!s:20}{1e6 * copy:8.0f}", end="")
+    for reader in ("", *READERS):
+        if reader == "slices" and shape[2] > MOST_SLICES:
+            print(f"{'':14}", end="")
+            continue
+        form = functools.partial(targets, reader=reader)
+        error = error_of(jax.jit(form)(w), expected)
+        mark = " " if error <= ERROR else "!"  # wrong
+        print(f"{1e6 * seconds_of(form, w):13.0f}{mark}", end="", flush=True)
+    print(f"{1e6 * seconds_of(tree, w):8.0f}", flush=True)
 
 
 if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message=".*Triton")
+    columns = "".join(f"{name:>13} " for name in ("offtrace", *READERS))
+    print(f"{'n, batch, actions':20}{'copy':>8}{columns}{'tree':>8}")
     for shape in SHAPES:
         compare(shape)

@@ -76,7 +76,7 @@ def windows(seed: int, count: int) -> list[Shape]:
 
 def default_plan(shape: Shape, checks: bool = False) -> Plan:
     n, batch, num_actions = shape
-    return launch.plan_for(n, batch, launch.width_of(num_actions), False, num_multiprocessors(), checks)
+    return launch.plan_for(n, batch, num_actions, False, num_multiprocessors(), checks)
 
 
 def num_multiprocessors() -> int:

@@ -5,6 +5,7 @@ The recursion is linear, G_t = b_t + m_t G_{t+1}, so it can be computed step by 
 measured to be faster; docs/returns.md has the table.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from offtrace.arrays import Array, expectation, is_concrete, joint_product, lead, product
+from offtrace.arrays import Array, expectation, is_concrete, joint_product, lead, product, take_action
 from offtrace.likelihoods import TOLERANCE
 from offtrace.returns import checks
 from offtrace.returns import numpy as on_cpu
@@ -20,6 +21,7 @@ from offtrace.returns.window import (
     BOOLEAN,
     INTEGER,
     Window,
+    actions_taken,
     check_given,
     coefficients,
     likelihoods_of,
@@ -78,11 +80,13 @@ _coefficients = jax.jit(coefficients)
 
 @jax.jit
 def _targets(window: Window, trace: Any) -> Array:
+    window = _with_rows_read(window, with_pi_a=trace.needs_pi)
     return _targets_given(window, jnp.asarray(coefficients(window, trace), window.r.dtype))
 
 
 @jax.jit
 def _targets_given(window: Window, c: Array) -> Array:
+    window = _with_rows_read(window, with_pi_a=False)
     window, c = _cut(window, c)
     ahead = product(window.discount[:-1], c[1:])
     one_step = _one_step(window)
@@ -150,6 +154,75 @@ def _as_tree(m: Array, b: Array, last: Array) -> Array:
 
     m, b = jnp.concatenate([m, jnp.zeros_like(last)]), jnp.concatenate([b, last])
     return lax.associative_scan(join, (m, b), reverse=True)[1]
+
+
+def _with_rows_read(window: Window, *, with_pi_a: bool) -> Window:
+    """Return the window with what is read of the rows of Q and π: `expected_q`, `q_a` and, if wanted, `pi_a`."""
+    if window.expected_q is not None or window.q is None or window.pi is None or window.a is None:
+        return window
+    names = ["expected_q"]
+    if window.q_a is None:
+        names.append("q_a")
+    if with_pi_a and window.pi_a is None and window.log_pi_a is None:
+        names.append("pi_a")
+    at_once = functools.partial(_read_at_once, names=names)
+    apart = functools.partial(_read_apart, names=names)
+    found = lax.platform_dependent(window.q, window.pi, actions_taken(window), cuda=at_once, default=apart)
+    return window._replace(**found)
+
+
+def _read_apart(q: Array, pi: Array, a: Array, *, names: list[str]) -> dict[str, Array]:
+    """Read rows for the expectation, and the entries of the actions taken."""
+    found = {"expected_q": expectation(q[1:], pi[1:])}
+    if "q_a" in names:
+        found["q_a"] = take_action(q[:-1], a)
+    if "pi_a" in names:
+        found["pi_a"] = take_action(pi[:-1], a)
+    return found
+
+
+def _read_at_once(q: Array, pi: Array, a: Array, *, names: list[str]) -> dict[str, Array]:
+    """Read rows once on a GPU, by sums over them: XLA would read them again for the actions taken.
+
+    state           x_0   x_1   …   x_{n−1}   x_n
+    expected_q       ·     0    …    n−2      n−1       step of the entry
+    q_a, pi_a        0     1    …    n−1       ·
+    """
+    num_actions = q.shape[-1]
+    is_valid = (a >= 0) & (a < num_actions)
+    last = jnp.full_like(a[:1], -1)
+    is_taken = jnp.concatenate([a, last])[..., None] == jnp.arange(num_actions)
+    cells = {"expected_q": product(pi, q)}
+    if "q_a" in names:
+        cells["q_a"] = jnp.where(is_taken, q, 0)
+    if "pi_a" in names:
+        cells["pi_a"] = jnp.where(is_taken, pi, 0)
+    found = _sums(cells)
+    taken = {name: jnp.where(is_valid, found[name][:-1], jnp.nan) for name in names[1:]}
+    return {"expected_q": found["expected_q"][1:], **taken}
+
+
+@jax.custom_jvp
+def _sums(cells: dict[str, Array]) -> dict[str, Array]:
+    """Return sums over the last axis.
+
+    XLA makes one kernel of them for long rows, and for rows whose length divides 32, the threads of a warp. For other
+    rows it makes a kernel for each sum, unless they are one operation.
+    """
+    names = list(cells)
+    arrays = tuple(cells.values())
+    length = arrays[0].shape[-1]
+    if length > 32 or 32 % length == 0:
+        return {name: values.sum(-1) for name, values in cells.items()}
+    zeros = tuple(jnp.zeros((), values.dtype) for values in arrays)
+    found = lax.reduce(arrays, zeros, lambda x, y: tuple(map(jnp.add, x, y)), (arrays[0].ndim - 1,))
+    return dict(zip(names, found, strict=True))
+
+
+@_sums.defjvp
+def _jvp_of_sums(cells: tuple, tangents: tuple) -> tuple:
+    """JAX cannot differentiate `lax.reduce` in reverse mode."""
+    return _sums(*cells), {name: values.sum(-1) for name, values in tangents[0].items()}
 
 
 def _next(rows: Array) -> Array:

@@ -213,7 +213,7 @@ def targets(job: Job, *, keeps_m: bool = False, plan: Plan | None = None) -> Res
     if plan is None:
         num_multiprocessors = num_multiprocessors_of(job.w.r.device)
         checks = job.tolerance is not None
-        plan = plan_for(n, batch, width_of(job.num_actions), job.batch_major, num_multiprocessors, checks)
+        plan = plan_for(n, batch, job.num_actions, job.batch_major, num_multiprocessors, checks)
     form = Form.of(job, plan)
     out = torch.empty_like(job.w.r, dtype=job.dtype)
     m = torch.empty_like(out) if keeps_m else None

@@ -17,28 +17,43 @@ HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
 """The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
 NARROWEST = 5
-"""In chunks, rows of up to this many cells are read in runs of 4 steps if the batch is a multiple of 64.
+"""In chunks, rows of up to this many actions are read in runs of 4 steps if the batch is a multiple of 64.
 
 Not with checks, and not in windows that are cached.
 """
-NARROW_IN_CHUNKS = 9
-"""In chunks, other rows of up to this many cells are read in runs of 2 steps."""
+NARROW_IN_CHUNKS = 7
+"""In chunks, other rows of up to this many actions are read in runs of 2 steps."""
 WIDEST = 18
 """Wider rows are not read in runs."""
 FEWEST = 8
 """Smaller batches are not read in runs, either."""
 NEIGHBOURS = ((128, 1.1), (64, 1.1), (32, 1.2), (16, 1.5))
 """Neighbours of a tile in chunks, and how many rows the tiles may have for each neighbour in the batch; else 8."""
-BUSY = 0.9
-"""The device is busy with this share of the programs that it holds."""
-IDLE = 0.8
-"""With a smaller share, and few chunks, other tiles are tried."""
 FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
-LONG = 64
-"""Steps of a chunk that is long enough: only a part of it is added to at the end."""
-LONG_IF_IDLE = 16
-"""The same where much of the device would be idle otherwise: then adding to whole chunks takes less time."""
+LONG = 16
+"""Steps of a chunk that is long enough."""
+# The speed of plans with few chunks, see `_speed`. These numbers were fitted to the timings of 32 windows on an H200.
+IN_FLIGHT = 50_000
+"""Bytes that a multiprocessor has to wait for at once to keep the memory busy: bandwidth times latency."""
+IN_FLIGHT_OF_SINGLE_ROWS = 30_000
+"""The same if a thread reads one row at once."""
+UNEVEN = 0.15
+"""How much it matters if some multiprocessors have more programs than others."""
+UNEVEN_IF_ODD = 0.3
+"""The same for rows of an odd number of actions: they are loaded number by number, which keeps it busy."""
+ROUNDS = 0.96
+"""Speed that is left if programs come in several rounds."""
+CUT = 0.97
+"""Speed that is left if a window is cut into chunks."""
+SHARED_BY_FOUR = 0.98
+"""Speed that is left if four threads share a neighbour, each with a run of steps."""
+SHARED_IN_ROUNDS = 0.84
+"""The same without runs of steps, or if programs come in several rounds."""
+CLOSE = 0.01
+"""Among plans whose speeds differ less than this, the one with fewer chunks and wider tiles is taken."""
+FAST = 0.9
+"""A plan that is fast enough for a short window."""
 SHORT = 32
 """Windows of up to this many steps are not cut into chunks."""
 CACHED = 260_000_000
@@ -111,86 +126,101 @@ class Plan(NamedTuple):
         return min(248, 16384 // (32 * self.max_warps // 4) // 8 * 8)
 
 
+class Size(NamedTuple):
+    """What a plan depends on, besides the layout."""
+
+    n: int
+    batch: int
+    num_actions: int
+    num_multiprocessors: int
+    checks: bool
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a step, in float32 and with actions in int64: Q, π, and 24 for the rest."""
+        return 8 * self.num_actions + 24
+
+    @property
+    def is_cached(self) -> bool:
+        return self.n * self.batch * self.row_bytes <= (CACHED_WITH_CHECKS if self.checks else CACHED)
+
+
 @lru_cache(maxsize=1024)
-def plan_for(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int, checks: bool) -> Plan:
-    """Return the plan for a window with rows of so many cells. Tiles were chosen by timing (`studies/gpu_plans.py`).
+def plan_for(n: int, batch: int, num_actions: int, batch_major: bool, num_multiprocessors: int, checks: bool) -> Plan:
+    """Return the plan for a window. Tiles were chosen by timing (`studies/gpu_plans.py`).
 
     What the device does not hold at once runs afterwards, almost alone. So a plan does not make more programs than it
     holds, unless the batch alone does.
     """
-    is_cached = n * batch * (8 * width + 24) <= (CACHED_WITH_CHECKS if checks else CACHED)
+    size = Size(n, batch, num_actions, num_multiprocessors, checks)
     plan = None
-    if not batch_major and width <= WIDEST and batch >= FEWEST:
-        plan = _plan_of_runs(n, batch, width, is_cached, num_multiprocessors, checks)
+    if not batch_major and num_actions <= WIDEST and batch >= FEWEST:
+        plan = _plan_of_runs(size)
     if plan is None:
-        plan = _plan_of_scans(n, batch, width, batch_major, num_multiprocessors)
-    return plan._replace(eviction="evict_first" if is_cached else "")
+        plan = _plan_of_scans(size, batch_major)
+    return plan._replace(eviction="evict_first" if size.is_cached else "")
 
 
-def _plan_of_runs(
-    n: int, batch: int, width: int, is_cached: bool, num_multiprocessors: int, checks: bool
-) -> Plan | None:
+def _plan_of_runs(size: Size) -> Plan | None:
     """Return a plan in which a thread takes a run of steps at once, and a few threads those of a neighbour.
 
-    It is one chunk if the batch is large enough for it. None for a short window if not. If much of the device would
-    be idle, a thread takes a neighbour alone: then more chunks have room.
+    None for a window that is too short for it.
     """
-    plan = _plan_in_one_chunk(n, batch, width, num_multiprocessors)
-    if n <= SHORT:
-        return plan
-    tile = _tile_in_chunks(batch, width, is_cached, checks)
-    if plan is None:
-        plan = _plan_in_chunks(tile, n, batch, is_cached, num_multiprocessors)
-    if plan.num_chunks >= FEW_CHUNKS or _busy(plan, batch, num_multiprocessors) >= IDLE:
-        return plan
-    run = min(2, tile.run)  # runs of 4 need more registers
-    singles = [_tile_of_runs(run, 1, max(64, tile.rows), max_warps) for max_warps in (HELD, MOST_HELD)]
-    others = [_cut(single, n, batch, num_multiprocessors) for single in singles]
-    plans = [plan, *(other for other in others if other.num_chunks * LONG_IF_IDLE <= n)]
-    return max(plans, key=lambda plan: _busy(plan, batch, num_multiprocessors))
+    tile = _tile_in_chunks(size)
+    if size.n > SHORT:
+        plan = _cut(tile, size)
+        if plan.num_chunks >= FEW_CHUNKS:
+            return plan
+    run = 2 if size.num_actions <= OWN_ROWS else 1
+    shared = _tile_of_runs(run, 4, 32)
+    tiles = (_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared, shared._replace(max_warps=MOST_HELD))
+    plans = [tile for tile in tiles if tile.steps <= size.n]
+    if size.n > SHORT:
+        plans += _plans_with_few_chunks(size, run, min(2, tile.run))
+    if not plans:
+        return None
+    speeds = [_speed(plan, size) for plan in plans]
+    if size.n <= SHORT and _num_rounds(shared, size) < 1 and max(speeds) < FAST:
+        return None
+    return next(plan for plan, speed in zip(plans, speeds, strict=True) if speed >= max(speeds) - CLOSE)
 
 
-def _plan_in_one_chunk(n: int, batch: int, width: int, num_multiprocessors: int) -> Plan | None:
-    """Return a plan without chunks; None if the batch is too small for it."""
-    run = 2 if width <= OWN_ROWS else 1
-    tiles = [_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), _tile_of_runs(run, 4, 32)]
-    tiles.append(tiles[-1]._replace(max_warps=MOST_HELD))
-    busy = {tile: _busy(tile, batch, num_multiprocessors) for tile in tiles if tile.steps <= n}
-    best = next((tile for tile, share in busy.items() if share >= BUSY), None)
-    if best is None and busy and _programs(tiles[2], batch) >= _held(tiles[2], num_multiprocessors):
-        best = max(busy, key=lambda tile: busy[tile])
-    return best
+def _plans_with_few_chunks(size: Size, run: int, run_in_chunks: int) -> list[Plan]:
+    """Return plans with tiles of several sizes, in any number of chunks for which the device has room."""
+    narrow = _tile_of_runs(run_in_chunks, 2, 16)
+    tiles = [
+        _tile_of_runs(run_in_chunks, 2, 64 if size.is_cached else 128),
+        _tile_of_runs(run_in_chunks, 2, 64),
+        _tile_of_runs(run_in_chunks, 1, 64),
+        narrow,
+    ]
+    if not size.is_cached:
+        tiles += [_tile_of_runs(run, 2, 16), _tile_of_runs(run, 1, 32)]
+    if size.num_actions > OWN_ROWS:
+        tiles.append(narrow._replace(max_warps=MOST_HELD))
+    most = {tile: min(_cut(tile, size).num_chunks, size.n // LONG) for tile in tiles}
+    return [
+        tile._replace(num_chunks=num_chunks)
+        for num_chunks in range(1, max(most.values()) + 1)
+        for tile in most
+        if num_chunks <= most[tile]
+    ]
 
 
-def _plan_in_chunks(tile: Plan, n: int, batch: int, is_cached: bool, num_multiprocessors: int) -> Plan:
-    """Return a plan with as many chunks as the device holds; other tiles are tried if these are few.
-
-    In cached windows, few chunks of narrow tiles were faster than few chunks of the given one.
-    """
-    plan = _cut(tile, n, batch, num_multiprocessors)
-    if plan.num_chunks >= FEW_CHUNKS:
-        return plan
-    narrow = _cut(_tile_of_runs(tile.run, 2, 16, tile.max_warps), n, batch, num_multiprocessors)
-    single = _cut(_tile_of_runs(tile.run, 1, max(64, tile.rows), tile.max_warps), n, batch, num_multiprocessors)
-    plans = [narrow] if is_cached else [plan, narrow]
-    if single.num_chunks * LONG <= n:
-        plans.append(single)
-    busy = {plan: _busy(plan, batch, num_multiprocessors) for plan in plans}
-    return next((plan for plan, share in busy.items() if share >= BUSY), max(busy, key=lambda plan: busy[plan]))
-
-
-def _tile_in_chunks(batch: int, width: int, is_cached: bool, checks: bool) -> Plan:
+def _tile_in_chunks(size: Size) -> Plan:
     """Return the tile that is best where there are many chunks."""
-    if width > OWN_ROWS:
+    if size.num_actions > OWN_ROWS:
         run = 1
-        rows = _neighbours(batch, 64 if width == WIDEST and not is_cached else 16)
+        rows = _neighbours(size.batch, 64 if size.num_actions == WIDEST and not size.is_cached else 16)
     else:
-        run = 2 if width <= NARROW_IN_CHUNKS else 1
-        rows = _neighbours(batch, 64 if is_cached else 128)
+        # Rows of 9 and 11 actions are loaded number by number, and then longer runs help.
+        is_odd = size.num_actions % 2 == 1 and not size.is_cached
+        run = 2 if size.num_actions <= NARROW_IN_CHUNKS or is_odd else 1
+        rows = _neighbours(size.batch, 64 if size.is_cached else 128)
     max_warps = HELD
-    if width <= NARROWEST and checks:
+    if size.num_actions <= NARROWEST and size.checks:
         rows = min(rows, 64)
-    elif width <= NARROWEST and not is_cached and batch % 64 == 0:
+    elif size.num_actions <= NARROWEST and not size.is_cached and size.batch % 64 == 0:
         run = 4
         rows = 64
         max_warps = HELD_IN_LONG_RUNS
@@ -202,25 +232,53 @@ def _tile_of_runs(run: int, num_threads: int, rows: int, max_warps: int = HELD) 
     return Plan(run * num_threads, rows, num_warps=rows * num_threads // 32, max_warps=max_warps, run=run)
 
 
-def _cut(plan: Plan, n: int, batch: int, num_multiprocessors: int) -> Plan:
+def _cut(plan: Plan, size: Size) -> Plan:
     """Return the plan with as many chunks of time as the device holds programs."""
-    num_chunks = _held(plan, num_multiprocessors) // _programs(plan, batch)
-    return plan._replace(num_chunks=max(1, min(num_chunks, n // (2 * plan.steps))))
+    num_chunks = _num_held(plan, size) // _num_programs(plan, size)
+    return plan._replace(num_chunks=max(1, min(num_chunks, size.n // (2 * plan.steps))))
 
 
-def _programs(plan: Plan, batch: int) -> int:
-    return -(-batch // plan.rows) * plan.num_chunks
+def _speed(plan: Plan, size: Size) -> float:
+    """Return about which share of the memory's bandwidth a plan of runs reaches.
+
+    Programs that the device does not hold at once come in rounds. The memory is busy if the programs of a round have
+    enough bytes in flight. A round with fewer takes as long as one with just enough:
+
+        num_rounds = 2.2    | first ──────────▶ | second ──────────▶ | third, a fifth of the programs ──▶ |
+        time                | 1                 | 1                  | bytes needed / bytes of a full one |
+
+    In a single round, multiprocessors with more programs than others take longer.
+    """
+    has_single_rows = plan.run == 1 and size.num_actions <= OWN_ROWS
+    needed = IN_FLIGHT_OF_SINGLE_ROWS if has_single_rows else IN_FLIGHT
+    num_bytes = plan.max_warps // plan.num_warps * plan.steps * plan.rows * size.row_bytes
+    num_rounds = _num_rounds(plan, size)
+    num_full = math.ceil(num_rounds) - 1
+    speed = num_rounds / (num_full + max(num_rounds - num_full, min(1.0, needed / num_bytes)))
+    if num_full == 0:
+        num_programs = _num_programs(plan, size) / size.num_multiprocessors
+        uneven = UNEVEN_IF_ODD if size.num_actions % 2 == 1 else UNEVEN
+        speed *= 1 - uneven * (1 - num_programs / math.ceil(num_programs))
+    else:
+        speed *= ROUNDS
+    if plan.num_chunks > 1:
+        speed *= CUT
+    if plan.steps == 4 * plan.run:
+        speed *= SHARED_BY_FOUR if num_full == 0 and plan.run > 1 else SHARED_IN_ROUNDS
+    return speed
 
 
-def _busy(plan: Plan, batch: int, num_multiprocessors: int) -> float:
-    """Return how full the device is, from 0 to 1: programs that it cannot hold at once come in rounds."""
-    num_rounds = _programs(plan, batch) / _held(plan, num_multiprocessors)
-    return num_rounds / math.ceil(num_rounds)
+def _num_rounds(plan: Plan, size: Size) -> float:
+    return _num_programs(plan, size) / _num_held(plan, size)
 
 
-def _held(plan: Plan, num_multiprocessors: int) -> int:
-    """Return how many programs a device holds at once."""
-    return num_multiprocessors * (plan.max_warps // plan.num_warps)
+def _num_programs(plan: Plan, size: Size) -> int:
+    return -(-size.batch // plan.rows) * plan.num_chunks
+
+
+def _num_held(plan: Plan, size: Size) -> int:
+    """Return how many programs the device holds at once."""
+    return size.num_multiprocessors * (plan.max_warps // plan.num_warps)
 
 
 def _neighbours(batch: int, most: int) -> int:
@@ -230,27 +288,30 @@ def _neighbours(batch: int, most: int) -> int:
     )
 
 
-def _plan_of_scans(n: int, batch: int, width: int, batch_major: bool, num_multiprocessors: int) -> Plan:
+def _plan_of_scans(size: Size, batch_major: bool) -> Plan:
     """Return a plan in which the steps of a tile are folded by a scan: batch-major, wide, short or small windows."""
+    n = size.n
+    batch = size.batch
+    width = width_of(size.num_actions)
     max_warps = next((held for cells, held in HELD_IN_SCANS if width <= cells), HELD_IF_LONGER)
-    num_warps = num_multiprocessors * max_warps
-    size = tile_size(width)
+    num_warps = size.num_multiprocessors * max_warps
+    num_rows = tile_size(width)
     if batch_major:
-        steps, rows = _tile_of_long_rows(n, batch, size)
+        steps, rows = _tile_of_long_rows(n, batch, num_rows)
     else:
         steps = 1
         while steps < 16 and 2 * steps * batch <= 32 * num_warps:
             steps *= 2
-        steps = min(steps, size, power_of_2(n))
-        rows = min(size, 64) if steps == 1 else size // steps
+        steps = min(steps, num_rows, power_of_2(n))
+        rows = min(num_rows, 64) if steps == 1 else num_rows // steps
         if n > SHORT and steps > 1:
-            rows = min(_neighbours(batch, 64), size, power_of_2(batch))
-            steps = max(1, min(32, size) // rows)
+            rows = min(_neighbours(batch, 64), num_rows, power_of_2(batch))
+            steps = max(1, min(32, num_rows) // rows)
         rows = min(rows, power_of_2(batch))
-    num_warps_of_program = max(1, steps * rows // 32) if size >= 64 else 4
+    num_warps_of_program = max(1, steps * rows // 32) if num_rows >= 64 else 4
     plan = Plan(steps, rows, num_warps=num_warps_of_program, max_warps=max_warps)
     is_cut = n > SHORT and (batch_major or steps * batch < 32 * num_warps)
-    return _cut(plan, n, batch, num_multiprocessors) if is_cut else plan
+    return _cut(plan, size) if is_cut else plan
 
 
 def _tile_of_long_rows(n: int, batch: int, size: int) -> tuple[int, int]:
