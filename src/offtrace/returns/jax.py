@@ -36,6 +36,9 @@ from offtrace.traces.parameters import register_with_jax
 for _cls in TRACES.values():
     register_with_jax(_cls)
 
+MOST_AT_ONCE = 32
+"""On a GPU, rows of more actions are not read faster at once."""
+
 
 def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool) -> Array:
     """Return Q(x_t, a_t) + Δ_t for every row of a window."""
@@ -165,8 +168,8 @@ def _with_rows_read(window: Window, *, with_pi_a: bool) -> Window:
         names.append("q_a")
     if with_pi_a and window.pi_a is None and window.log_pi_a is None:
         names.append("pi_a")
-    at_once = functools.partial(_read_at_once, names=names)
     apart = functools.partial(_read_apart, names=names)
+    at_once = functools.partial(_read_at_once, names=names) if window.q.shape[-1] <= MOST_AT_ONCE else apart
     found = lax.platform_dependent(window.q, window.pi, actions_taken(window), cuda=at_once, default=apart)
     return window._replace(**found)
 
@@ -206,17 +209,15 @@ def _read_at_once(q: Array, pi: Array, a: Array, *, names: list[str]) -> dict[st
 def _sums(cells: dict[str, Array]) -> dict[str, Array]:
     """Return sums over the last axis.
 
-    XLA makes one kernel of them for long rows, and for rows whose length divides 32, the threads of a warp. For other
-    rows it makes a kernel for each sum, unless they are one operation.
+    On a GPU, XLA makes one kernel of them if the length of a row divides 32, the threads of a warp. For other rows it
+    makes a kernel for each sum, unless they are one operation.
     """
-    names = list(cells)
     arrays = tuple(cells.values())
-    length = arrays[0].shape[-1]
-    if length > 32 or 32 % length == 0:
+    if 32 % arrays[0].shape[-1] == 0:
         return {name: values.sum(-1) for name, values in cells.items()}
     zeros = tuple(jnp.zeros((), values.dtype) for values in arrays)
     found = lax.reduce(arrays, zeros, lambda x, y: tuple(map(jnp.add, x, y)), (arrays[0].ndim - 1,))
-    return dict(zip(names, found, strict=True))
+    return dict(zip(cells, found, strict=True))
 
 
 @_sums.defjvp

@@ -33,11 +33,13 @@ FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 16
 """Steps of a chunk that is long enough."""
-# The speed of plans with few chunks, see `_speed`. These numbers were fitted to the timings of 32 windows on an H200.
+# The speed of plans with few chunks, see `_speed`. The numbers were fitted to timings of 43 windows on an H200.
 IN_FLIGHT = 50_000
 """Bytes that a multiprocessor has to wait for at once to keep the memory busy: bandwidth times latency."""
-IN_FLIGHT_OF_SINGLE_ROWS = 30_000
+IN_FLIGHT_OF_SINGLE_ROWS = 35_000
 """The same if a thread reads one row at once."""
+IN_FLIGHT_WITH_CHECKS = 2
+"""With checks, so many times as many bytes: programs have more to do between two loads."""
 UNEVEN = 0.15
 """How much it matters if some multiprocessors have more programs than others."""
 UNEVEN_IF_ODD = 0.3
@@ -46,6 +48,7 @@ ROUNDS = 0.96
 """Speed that is left if programs come in several rounds."""
 CUT = 0.97
 """Speed that is left if a window is cut into chunks."""
+CUT_WITH_CHECKS = 0.87
 SHARED_BY_FOUR = 0.98
 """Speed that is left if four threads share a neighbour, each with a run of steps."""
 SHARED_IN_ROUNDS = 0.84
@@ -251,6 +254,8 @@ def _speed(plan: Plan, size: Size) -> float:
     """
     has_single_rows = plan.run == 1 and size.num_actions <= OWN_ROWS
     needed = IN_FLIGHT_OF_SINGLE_ROWS if has_single_rows else IN_FLIGHT
+    if size.checks:
+        needed *= IN_FLIGHT_WITH_CHECKS
     num_bytes = plan.max_warps // plan.num_warps * plan.steps * plan.rows * size.row_bytes
     num_rounds = _num_rounds(plan, size)
     num_full = math.ceil(num_rounds) - 1
@@ -262,7 +267,7 @@ def _speed(plan: Plan, size: Size) -> float:
     else:
         speed *= ROUNDS
     if plan.num_chunks > 1:
-        speed *= CUT
+        speed *= CUT_WITH_CHECKS if size.checks else CUT
     if plan.steps == 4 * plan.run:
         speed *= SHARED_BY_FOUR if num_full == 0 and plan.run > 1 else SHARED_IN_ROUNDS
     return speed
