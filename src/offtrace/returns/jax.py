@@ -195,7 +195,8 @@ def _read_at_once(q: Array, pi: Array, a: Array, *, names: list[str]) -> dict[st
     is_valid = (a >= 0) & (a < num_actions)
     last = jnp.full_like(a[:1], -1)
     is_taken = jnp.concatenate([a, last])[..., None] == jnp.arange(num_actions)
-    cells = {"expected_q": product(pi, q)}
+    is_successor = lead(jnp.arange(q.shape[0]) > 0, q.ndim)  # what is not read of state 0 must not reach a gradient
+    cells = {"expected_q": product(pi, jnp.where(is_successor, q, 0))}
     if "q_a" in names:
         cells["q_a"] = jnp.where(is_taken, q, 0)
     if "pi_a" in names:
