@@ -177,7 +177,7 @@ def _plan_of_runs(size: Size) -> Plan | None:
     run = 2 if size.num_actions <= OWN_ROWS else 1
     shared = _tile_of_runs(run, 4, 32)
     tiles = (_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared, shared._replace(max_warps=MOST_HELD))
-    plans = [tile for tile in tiles if tile.steps <= size.n]
+    plans = [plan for plan in tiles if plan.steps <= size.n]
     if size.n > SHORT:
         plans += _plans_with_few_chunks(size, run, min(2, tile.run))
     if not plans:
