@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import importlib.metadata
 import importlib.util
 import os
 import signal
@@ -23,8 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     that are already set keep their values.
     """
     chosen = {
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+        "XLA_FLAGS": _xla_flags(),
         "JAX_COMPILATION_CACHE_DIR": str(config.rootpath / ".pytest_cache" / "compiled"),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(2 << 30),  # with a limit it is used under a lock
         # JAX reads a file of every cached program whenever it adds one, so only the slow ones are worth a place
@@ -44,6 +44,19 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell sets it for commands in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _xla_flags() -> str:
+    """Return flags for fast compilation. XLA ends a process that names one it does not know."""
+    flags = (
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+        "--xla_cpu_parallel_codegen_split_count=1"
+    )
+    if importlib.util.find_spec("jaxlib"):
+        major, minor, *_ = importlib.metadata.version("jaxlib").split(".")
+        if (int(major), int(minor)) < (0, 11):  # removed in 0.11.2
+            flags += " --xla_cpu_use_fusion_emitters=false"
+    return flags
 
 
 @pytest.fixture(autouse=True, scope="session")
