@@ -7,6 +7,7 @@ links.py              what programs tell each other about their chunks of time
 gradients.py          the backward kernel
 trajectory_aware.py   traces that depend on the start of a trajectory
 plans.py              how a window is shared out among programs
+speed.py              an estimate of how fast that is
 launch.py             launches the kernels
 jobs.py               from the arguments of `targets` to a job
 calls.py              the short way for a window like one before

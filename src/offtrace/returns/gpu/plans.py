@@ -1,8 +1,9 @@
 """How a window is shared out among the programs of a device: tiles, and chunks of time."""
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
+
+from offtrace.returns.gpu.speed import most_programs, programs_of, rounds_of, speed_of
 
 TILE_CELLS = 4096
 """Cells of Q in a tile."""
@@ -33,26 +34,6 @@ FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 16
 """Steps of a chunk that is long enough."""
-# The speed of plans with few chunks, see `_speed`. The numbers were fitted to timings of 43 windows on an H200.
-IN_FLIGHT = 50_000
-"""Bytes that a multiprocessor has to wait for at once to keep the memory busy: bandwidth times latency."""
-IN_FLIGHT_OF_SINGLE_ROWS = 35_000
-"""The same if a thread reads one row at once."""
-IN_FLIGHT_WITH_CHECKS = 2
-"""With checks, so many times as many bytes: programs have more to do between two loads."""
-UNEVEN = 0.15
-"""How much it matters if some multiprocessors have more programs than others."""
-UNEVEN_IF_ODD = 0.3
-"""The same for rows of an odd number of actions: they are loaded number by number, which keeps it busy."""
-ROUNDS = 0.96
-"""Speed that is left if programs come in several rounds."""
-CUT = 0.97
-"""Speed that is left if a window is cut into chunks."""
-CUT_WITH_CHECKS = 0.87
-SHARED_BY_FOUR = 0.98
-"""Speed that is left if four threads share a neighbour, each with a run of steps."""
-SHARED_IN_ROUNDS = 0.84
-"""The same without runs of steps, or if programs come in several rounds."""
 CLOSE = 0.01
 """Among plans whose speeds differ less than this, the one with fewer chunks and wider tiles is taken."""
 FAST = 0.9
@@ -144,6 +125,11 @@ class Size(NamedTuple):
         return 8 * self.num_actions + 24
 
     @property
+    def has_own_rows(self) -> bool:
+        """Whether a row is read by one thread, without checks."""
+        return self.num_actions <= OWN_ROWS
+
+    @property
     def is_cached(self) -> bool:
         return self.n * self.batch * self.row_bytes <= (CACHED_WITH_CHECKS if self.checks else CACHED)
 
@@ -174,7 +160,7 @@ def _plan_of_runs(size: Size) -> Plan | None:
         plan = _cut(tile, size)
         if plan.num_chunks >= FEW_CHUNKS:
             return plan
-    run = 2 if size.num_actions <= OWN_ROWS else 1
+    run = 2 if size.has_own_rows else 1
     shared = _tile_of_runs(run, 4, 32)
     tiles = (_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared, shared._replace(max_warps=MOST_HELD))
     plans = [plan for plan in tiles if plan.steps <= size.n]
@@ -182,8 +168,8 @@ def _plan_of_runs(size: Size) -> Plan | None:
         plans += _plans_with_few_chunks(size, run, min(2, tile.run))
     if not plans:
         return None
-    speeds = [_speed(plan, size) for plan in plans]
-    if size.n <= SHORT and _num_rounds(shared, size) < 1 and max(speeds) < FAST:
+    speeds = [speed_of(plan, size) for plan in plans]
+    if size.n <= SHORT and rounds_of(shared, size) < 1 and max(speeds) < FAST:
         return None
     return next(plan for plan, speed in zip(plans, speeds, strict=True) if speed >= max(speeds) - CLOSE)
 
@@ -199,7 +185,7 @@ def _plans_with_few_chunks(size: Size, run: int, run_in_chunks: int) -> list[Pla
     ]
     if not size.is_cached:
         tiles += [_tile_of_runs(run, 2, 16), _tile_of_runs(run, 1, 32)]
-    if size.num_actions > OWN_ROWS:
+    if not size.has_own_rows:
         tiles.append(narrow._replace(max_warps=MOST_HELD))
     most = {tile: min(_cut(tile, size).num_chunks, size.n // LONG) for tile in tiles}
     return [
@@ -212,7 +198,7 @@ def _plans_with_few_chunks(size: Size, run: int, run_in_chunks: int) -> list[Pla
 
 def _tile_in_chunks(size: Size) -> Plan:
     """Return the tile that is best where there are many chunks."""
-    if size.num_actions > OWN_ROWS:
+    if not size.has_own_rows:
         run = 1
         rows = _neighbours(size.batch, 64 if size.num_actions == WIDEST and not size.is_cached else 16)
     else:
@@ -237,53 +223,8 @@ def _tile_of_runs(run: int, num_threads: int, rows: int, max_warps: int = HELD) 
 
 def _cut(plan: Plan, size: Size) -> Plan:
     """Return the plan with as many chunks of time as the device holds programs."""
-    num_chunks = _num_held(plan, size) // _num_programs(plan, size)
+    num_chunks = most_programs(plan, size) // programs_of(plan, size)
     return plan._replace(num_chunks=max(1, min(num_chunks, size.n // (2 * plan.steps))))
-
-
-def _speed(plan: Plan, size: Size) -> float:
-    """Return about which share of the memory's bandwidth a plan of runs reaches.
-
-    Programs that the device does not hold at once come in rounds. The memory is busy if the programs of a round have
-    enough bytes in flight. A round with fewer takes as long as one with just enough:
-
-        num_rounds = 2.2    | first ──────────▶ | second ──────────▶ | third, a fifth of the programs ──▶ |
-        time                | 1                 | 1                  | bytes needed / bytes of a full one |
-
-    In a single round, multiprocessors with more programs than others take longer.
-    """
-    has_single_rows = plan.run == 1 and size.num_actions <= OWN_ROWS
-    needed = IN_FLIGHT_OF_SINGLE_ROWS if has_single_rows else IN_FLIGHT
-    if size.checks:
-        needed *= IN_FLIGHT_WITH_CHECKS
-    num_bytes = plan.max_warps // plan.num_warps * plan.steps * plan.rows * size.row_bytes
-    num_rounds = _num_rounds(plan, size)
-    num_full = math.ceil(num_rounds) - 1
-    speed = num_rounds / (num_full + max(num_rounds - num_full, min(1.0, needed / num_bytes)))
-    if num_full == 0:
-        num_programs = _num_programs(plan, size) / size.num_multiprocessors
-        uneven = UNEVEN_IF_ODD if size.num_actions % 2 == 1 else UNEVEN
-        speed *= 1 - uneven * (1 - num_programs / math.ceil(num_programs))
-    else:
-        speed *= ROUNDS
-    if plan.num_chunks > 1:
-        speed *= CUT_WITH_CHECKS if size.checks else CUT
-    if plan.steps == 4 * plan.run:
-        speed *= SHARED_BY_FOUR if num_full == 0 and plan.run > 1 else SHARED_IN_ROUNDS
-    return speed
-
-
-def _num_rounds(plan: Plan, size: Size) -> float:
-    return _num_programs(plan, size) / _num_held(plan, size)
-
-
-def _num_programs(plan: Plan, size: Size) -> int:
-    return -(-size.batch // plan.rows) * plan.num_chunks
-
-
-def _num_held(plan: Plan, size: Size) -> int:
-    """Return how many programs the device holds at once."""
-    return size.num_multiprocessors * (plan.max_warps // plan.num_warps)
 
 
 def _neighbours(batch: int, most: int) -> int:
