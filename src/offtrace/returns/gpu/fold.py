@@ -23,8 +23,6 @@ import triton.language as tl
 from offtrace.returns.gpu.links import is_large, linked
 from offtrace.returns.gpu.rows import (
     GIVEN,
-    SOFT_WATKINS,
-    WATKINS,
     fits,
     flags_of,
     load_rows,
@@ -62,13 +60,8 @@ def pairs_of_tile(w, steps, above, neighbour, n, batch, parameter, tolerance, mo
     ahead, total, greedy = read_policy(rows, value, parameter, mode)
     if w.expected_q is not None:
         ahead = successor
-    if mode.kind == GIVEN:
-        c = steps[1][4]
-    else:
-        if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
-            c = greedy
-        else:
-            c = factor(pi_a, mu_a, parameter, mode)
+    c = factor(steps[1][4], greedy, pi_a, mu_a, parameter, mode)
+    if mode.kind != GIVEN:
         c = scaled(c, steps[1][5])
     c = tl.where(continues, c, 0.0)
     # In float64, where a product of two float32 is exact: c Q and c G are large if c is, and cancel each other.

@@ -29,7 +29,6 @@ from offtrace.returns.gpu.rows import (
     RETRACE,
     SOFT_WATKINS,
     TREE_BACKUP,
-    WATKINS,
     divided,
     flags_of,
     is_finite,
@@ -133,14 +132,9 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     if w.expected_q is not None:
         ahead = tl.where(is_real, steps[0][2], 0.0)
 
-    if mode.kind == GIVEN:
-        share = tl.where(goes_on, c, 0.0)
-        c = share
-    else:
-        if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
-            share = greedy
-        else:
-            share = factor(pi_a, mu_a, parameter, mode)
+    share = factor(tl.where(goes_on, c, 0.0), greedy, pi_a, mu_a, parameter, mode)
+    c = share
+    if mode.kind != GIVEN:
         c = times(lambda_next, share)
     c = tl.where(continues, c, 0.0)
     advantage = tl.load(out + base + step + here, goes_on, 0.0).to(real)

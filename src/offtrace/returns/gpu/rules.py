@@ -5,6 +5,7 @@ import triton.language as tl
 
 from offtrace.returns.gpu.rows import (
     ACER,
+    GIVEN,
     IS,
     ONE_STEP,
     Q_LAMBDA,
@@ -72,8 +73,8 @@ def read_policy(rows, value, parameter, mode: tl.constexpr):
 
 
 @triton.jit
-def factor(pi_a, mu_a, parameter, mode: tl.constexpr):
-    """Return c / λ for the traces that read π(a|x) and μ(a|x) only."""
+def factor(given, greedy, pi_a, mu_a, parameter, mode: tl.constexpr):
+    """Return c / λ: from π(a|x) and μ(a|x), or what was read of the policy. A given c is returned as it is."""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     SIZE: tl.constexpr = mode.steps * mode.rows
     one = tl.full((SIZE,), 1.0, real)
@@ -84,7 +85,11 @@ def factor(pi_a, mu_a, parameter, mode: tl.constexpr):
         target = pi_a
         ratio = divided(pi_a, mu_a)
     clipped = tl.where(ratio < 1, ratio, 1.0)
-    if mode.kind == ONE_STEP:
+    if mode.kind == GIVEN:
+        found = given
+    elif (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
+        found = greedy
+    elif mode.kind == ONE_STEP:
         found = 0.0 * one
     elif mode.kind == Q_LAMBDA:
         found = one
