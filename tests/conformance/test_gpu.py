@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import importlib
 import math
 import os
 import subprocess
@@ -146,6 +147,22 @@ def test_places_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         assert job.mode(launch.Plan(4, 64)).wide == (most_cells == 0)
         found.append(gpu_kernels.targets(ot.Retrace(0.9), w))
     np.testing.assert_array_equal(*found)
+
+
+def test_places_beyond_32_bits() -> None:
+    """No window of this size is there: its first tile reaches over 15 · 2²⁸ rows."""
+    launch = gpu_kernels.load("launch")
+    kernel = importlib.import_module("builders.places_kernel").write_places
+    n, batch, steps, side = 100, 2**28, 16, 4
+    w = launch.Inputs(*[torch.empty(n, batch, device="meta")] * 2)
+    mode = launch.Job(w, 0).mode(launch.Plan(steps, side))
+    assert mode.wide
+    out = torch.zeros(2, steps, side, dtype=torch.int64, device=gpu_kernels.DEVICE)
+    kernel[(1,)](out, n, batch, mode)
+    t = np.arange(n - 1, n - 1 - steps, -1)[:, None]
+    neighbour = np.arange(side)
+    np.testing.assert_array_equal(out.cpu()[0], t * batch + neighbour)
+    np.testing.assert_array_equal(out.cpu()[1], (t + 1) * batch + neighbour)
 
 
 @pytest.fixture

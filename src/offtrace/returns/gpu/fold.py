@@ -23,6 +23,7 @@ import triton.language as tl
 from offtrace.returns.gpu.links import is_large, linked
 from offtrace.returns.gpu.rows import (
     GIVEN,
+    as_place,
     fits,
     flags_of,
     load_rows,
@@ -181,10 +182,7 @@ def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
     parameter = tl.full((), parameter, real)
     tolerance = tl.full((), tolerance, real)
     chunk = tl.program_id(1)
-    program = tl.program_id(0)
-    if mode.wide:
-        program = program.to(tl.int64)
-    first = program * mode.rows
+    first = as_place(tl.program_id(0), mode) * mode.rows
     neighbour = first + order_in_tile(mode)[1]
     in_batch = neighbour < batch
     carried = tl.zeros((ROWS,), tl.float64)

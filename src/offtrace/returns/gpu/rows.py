@@ -132,12 +132,18 @@ def fits(x, mode: tl.constexpr):
 
 
 @triton.jit
+def as_place(x, mode: tl.constexpr):
+    """Return a whole number in as many bits as places take."""
+    if mode.wide:
+        x = x.to(tl.int64)
+    return x
+
+
+@triton.jit
 def tile_of_program(n, batch, mode: tl.constexpr):
     """Return the neighbours of a program and the step above its tile; the last steps come first."""
     num_groups = tl.cdiv(batch, mode.rows)
-    group = tl.program_id(0) % num_groups
-    if mode.wide:
-        group = group.to(tl.int64)
+    group = as_place(tl.program_id(0) % num_groups, mode)
     _, row = order_in_tile(mode)
     return group * mode.rows + row, n - tl.program_id(0) // num_groups * mode.steps
 
