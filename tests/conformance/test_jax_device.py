@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from builders import windows
@@ -9,7 +10,6 @@ from precision import double_precision
 
 import offtrace as ot
 
-jax = pytest.importorskip("jax")
 if jax.default_backend() != "gpu":
     pytest.skip("JAX sees no GPU", allow_module_level=True)
 

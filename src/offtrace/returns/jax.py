@@ -5,7 +5,6 @@ The recursion is linear, G_t = b_t + m_t G_{t+1}, so it can be computed step by 
 measured to be faster; docs/returns.md has the table.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -37,7 +36,7 @@ for _cls in TRACES.values():
     register_with_jax(_cls)
 
 MOST_AT_ONCE = 32
-"""On a GPU, rows of more actions are not read faster at once."""
+"""On a GPU, longer rows are not read faster at once."""
 
 
 def targets(given: Window, trace: Trace, *, validate: bool, stop_gradient: bool) -> Array:
@@ -168,10 +167,19 @@ def _with_rows_read(window: Window, *, with_pi_a: bool) -> Window:
         names.append("q_a")
     if with_pi_a and window.pi_a is None and window.log_pi_a is None:
         names.append("pi_a")
-    apart = functools.partial(_read_apart, names=names)
-    at_once = functools.partial(_read_at_once, names=names) if window.q.shape[-1] <= MOST_AT_ONCE else apart
-    found = lax.platform_dependent(window.q, window.pi, actions_taken(window), cuda=at_once, default=apart)
-    return window._replace(**found)
+    read = _read_at_once if _is_for_gpu() and window.q.shape[-1] <= MOST_AT_ONCE else _read_apart
+    return window._replace(**read(window.q, window.pi, actions_taken(window), names=names))
+
+
+def _is_for_gpu() -> bool:
+    """Return whether a program is for a GPU, by the default device; elsewhere it gives the same numbers.
+
+    With `lax.platform_dependent`, a gradient outside of `jit` would keep what the forms of both devices need.
+    """
+    device: Any = jax.config.jax_default_device  # ty: ignore[missing-attribute]
+    if device is None:
+        return jax.default_backend() == "gpu"
+    return getattr(device, "platform", device) in ("gpu", "cuda", "rocm")
 
 
 def _read_apart(q: Array, pi: Array, a: Array, *, names: list[str]) -> dict[str, Array]:
@@ -194,7 +202,8 @@ def _read_at_once(q: Array, pi: Array, a: Array, *, names: list[str]) -> dict[st
     num_actions = q.shape[-1]
     is_valid = (a >= 0) & (a < num_actions)
     last = jnp.full_like(a[:1], -1)
-    is_taken = jnp.concatenate([a, last])[..., None] == jnp.arange(num_actions)
+    actions = lax.broadcasted_iota(a.dtype, (1,) * a.ndim + (num_actions,), a.ndim)
+    is_taken = jnp.concatenate([a, last])[..., None] == actions
     is_successor = lead(jnp.arange(q.shape[0]) > 0, q.ndim)  # what is not read of state 0 must not reach a gradient
     cells = {"expected_q": product(pi, jnp.where(is_successor, q, 0))}
     if "q_a" in names:

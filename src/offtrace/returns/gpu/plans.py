@@ -35,7 +35,7 @@ FEW_CHUNKS = 8
 LONG = 16
 """Steps of a chunk that is long enough."""
 CLOSE = 0.01
-"""Among plans whose speeds differ less than this, the one with fewer chunks and wider tiles is taken."""
+"""Among plans whose speeds differ less than this, the first is taken: those that do not cut time come first."""
 FAST = 0.9
 """A plan that is fast enough for a short window."""
 SHORT = 32
@@ -153,7 +153,7 @@ def plan_for(n: int, batch: int, num_actions: int, batch_major: bool, num_multip
 def _plan_of_runs(size: Size) -> Plan | None:
     """Return a plan in which a thread takes a run of steps at once, and a few threads those of a neighbour.
 
-    None for a window that is too short for it.
+    None for a window that is too short for it, or so short and small that a scan over a tile is faster.
     """
     tile = _tile_in_chunks(size)
     if size.n > SHORT:

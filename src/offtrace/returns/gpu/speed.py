@@ -14,7 +14,7 @@ IN_FLIGHT = 50_000
 IN_FLIGHT_OF_SINGLE_ROWS = 35_000
 """The same if a thread reads one row at once."""
 IN_FLIGHT_WITH_CHECKS = 2
-"""With checks, so many times as many bytes: programs have more to do between two loads."""
+"""With checks, more bytes are needed by this factor: programs have more to do between two loads."""
 UNEVEN = 0.15
 """How much it matters if some multiprocessors have more programs than others."""
 UNEVEN_IF_ODD = 0.3
