@@ -63,7 +63,7 @@ def test_it_prints_and_writes(reproduced: tuple[Path, str, str]) -> None:
     for subject in (
         "Safety: in theory, at λ = 1, one step of Q(λ)",
         "Traces: compared with",
-        "DQN: Retrace minus DQN is",
+        "DQN: Retrace(0.5) minus DQN is",
     ):
         assert subject in told
     numbers = json.loads(out)

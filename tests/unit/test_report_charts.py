@@ -156,7 +156,7 @@ def test_lambdas_that_only_one_algorithm_has_are_left_out():
             lambda: comparisons.sensitivity(synthetic(lambdas=(1.0,))),
             r"2 or more values of λ to compare them; got \[1.0\]",
         ),
-        (lambda: comparisons.average_by_lambda(Comparison("no", {})), "`comparison` must have averages"),
+        (lambda: comparisons.average_by_lambda(Comparison("no", {})), "`comparison` has no averages"),
     ],
 )
 def test_what_cannot_be_drawn_says_why(draw, text):

@@ -102,7 +102,7 @@ def test_lambdas_that_only_one_algorithm_has_are_left_out():
 
 
 def test_no_table_of_nothing():
-    with pytest.raises(ValueError, match="`comparison` must have averages; got none: no game has runs"):
+    with pytest.raises(ValueError, match="`comparison` has no averages: no game has runs"):
         tables.table_2(Comparison("no", {}))
     with pytest.raises(ValueError, match=r"2 or more algorithms at λ = 0.5; got none"):
         tables.table_3(published_comparison(), 0.5)

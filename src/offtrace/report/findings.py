@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from offtrace.experiments.ladder import LAMBDA
 from offtrace.experiments.results import Study
 from offtrace.experiments.store import OVER
 from offtrace.experiments.theory import BEHAVIOUR_EPSILON, TARGET_EPSILON, Contraction, contractions
@@ -210,7 +211,7 @@ def _distance(materials: Materials) -> str:
     whole = difference(ladder, ("trace", 1.0), ("control", 1.0), stretch)
     if whole is None or not parts:
         return ""
-    return f"DQN: Retrace minus DQN is {with_interval(whole)}, made up of {', '.join(parts)}."
+    return f"DQN: Retrace({LAMBDA:g}) minus DQN is {with_interval(whole)}, made up of {', '.join(parts)}."
 
 
 def _against_baseline(comparison: Comparison) -> str:

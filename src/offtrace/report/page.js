@@ -66,6 +66,7 @@ function prepareTable(table) {
 // -- charts --------------------------------------------------------------------------------------------------
 
 const NARROW = 480;
+const WIDEST_LABEL = 160;
 
 function rowsOf(spec, layer) {
   return layer.data?.values ?? spec.datasets?.[layer.data?.name] ?? [];
@@ -77,17 +78,29 @@ function hasKey(spec) {
     && rowsOf(spec, layer).every((row) => "line" in row && row.x > 1));
 }
 
+/* Returns a larger limit if names that are cut off would become the same, and some limit keeps them apart. */
+function distinctLimit(names, fontSize, limit) {
+  const count = (all) => new Set(all).size;
+  const cut = (width) => names.map((name) => name.slice(0, width / (0.65 * fontSize) - 1));
+  for (let width = limit; width <= WIDEST_LABEL; width += 10) {
+    if (count(cut(width)) === count(names)) return width;
+  }
+  return limit;
+}
+
 /* Shortens the names to the right of lines, and returns the width that they take. */
-function limitLabels(spec, size, limit) {
+function limitLabels(spec, size, narrowest) {
   let widest = 0;
   for (const layer of spec.layer ?? []) {
     const { mark, encoding } = layer;
     const field = encoding?.text?.field;
     if (mark?.type !== "text" || !["algorithm", "label"].includes(field)) continue;
     if (size) mark.fontSize = Math.min(size, mark.fontSize);
+    const names = rowsOf(spec, layer).map((row) => String(row[field]));
+    const limit = distinctLimit(names, mark.fontSize, narrowest);
     mark.limit = limit;
-    const lengths = rowsOf(spec, layer).map((row) => String(row[field]).length);
-    widest = Math.max(widest, Math.min(limit, 0.65 * mark.fontSize * Math.max(0, ...lengths)));
+    const longest = Math.max(0, ...names.map((name) => name.length));
+    widest = Math.max(widest, Math.min(limit, 0.65 * mark.fontSize * longest));
   }
   return widest;
 }
@@ -133,7 +146,7 @@ function fitted(spec, plot) {
   if (limitRows(fluid, width / 2)) { /* it keeps its height */ }
   else if (small) fluid.height = 230;
   else if (narrow) fluid.height = Math.min(fluid.height, 300);
-  const labels = limitLabels(fluid, narrow || small ? 12 : null, narrow ? 100 : 160);
+  const labels = limitLabels(fluid, narrow || small ? 12 : null, narrow ? 100 : WIDEST_LABEL);
   wrapTitles(fluid, Math.max(20, Math.floor((width - labels - 70) / (narrow ? 6 : 7))));
   if (narrow) {
     fluid.config.axis = { ...fluid.config.axis, labelFontSize: 11, titleFontSize: 12, labelPadding: 5, titlePadding: 6 };

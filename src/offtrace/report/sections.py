@@ -112,7 +112,7 @@ def describe(study: Study) -> list[str]:
     lines = []
     notes = [*_divergences(comparison), *comparison.notes]
     if comparison.anchors is not None:
-        notes.append("Scores have an exact scale: 0 is random play and 1 the optimal policy.")
+        notes.append("Averages have an exact scale: 0 is random play and 1 the optimal policy.")
     for stretch in scores_of(comparison):
         without = comparison.games_without_scale("level", stretch)
         if without and comparison.anchors is None:
@@ -295,6 +295,11 @@ def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files, 
     files = add(f"statistics{end}", csv=lambda: tables.statistics_csv(rows))
     grid = Grid(caption, ("algorithm", *columns), cells, files=files)
     lines = [*section.paragraphs, *(f"No intervals: {reason}." for reason in sorted(reasons)[:1])]
+    if comparison.printed and reasons:
+        lines = [
+            *section.paragraphs,
+            "No intervals: one number is printed for each game, without the runs behind it.",
+        ]
     return replace(section, paragraphs=lines, tables=[grid])
 
 

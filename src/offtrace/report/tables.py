@@ -122,7 +122,7 @@ def known_averages(comparison: Comparison, scale: Scale, stretch: Stretch = "fin
         if complete:
             averages = comparison.averages(scale, stretch, lambdas=complete)
     if not averages.value.size or not np.isfinite(averages.value).all():
-        raise ValueError(f"`comparison` must have averages; got none: {averages.reason or 'there are no runs'}.")
+        raise ValueError(f"`comparison` has no averages: {averages.reason or 'there are no runs'}.")
     return averages
 
 

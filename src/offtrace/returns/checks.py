@@ -129,9 +129,9 @@ def _used(window: Window, real: Array) -> Array:
 def check_policy(window: Window, name: str, pi: Array, *, tol: float) -> None:
     """Check that every row of a policy that is read is a distribution."""
     read = rows_read(window)
-    hint = "Pass logarithms as `log_pi_a=`."
+    hint = "For logits or logarithms, pass their softmax."
     raise_where(read[..., None] & ~(pi >= -tol), name, "must be probabilities, at least 0", pi, hint)
-    raise_where(read[..., None] & ~(pi <= 1 + tol), name, "must be probabilities, at most 1", pi)
+    raise_where(read[..., None] & ~(pi <= 1 + tol), name, "must be probabilities, at most 1", pi, hint)
     sums = pi.sum(-1)
     off = read & ~(abs(sums - 1) <= tol)
     raise_where(off, name, "must sum to 1 over the actions", sums, "Normalise it.", verb="the row sums to")
