@@ -35,9 +35,11 @@ class LogError(ValueError):
         self.problems = tuple(problems)
         has_rows = any(problem.rows for problem in self.problems)
         counted = " (rows count from 0)" if has_rows else ""
-        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        lines = "".join(f"\n  - {problem}" for problem in self.problems)
+        if len(self.problems) == 1:
+            lines = f" {self.problems[0]}"
         after = f"\n{note}" if note and has_rows else ""
-        super().__init__(f"the log cannot be used{counted}:\n{lines}{after}")
+        super().__init__(f"the log cannot be used{counted}:{lines}{after}")
 
 
 def whole(rule: str) -> Problem:
