@@ -294,12 +294,12 @@ def _statistics(comparison: Comparison, lambda_: float, stem: str, add: _Files, 
     caption = f"Normalised scores at λ = {lambda_:g}. Higher is better, except for the optimality gap."
     files = add(f"statistics{end}", csv=lambda: tables.statistics_csv(rows))
     grid = Grid(caption, ("algorithm", *columns), cells, files=files)
-    lines = [*section.paragraphs, *(f"No intervals: {reason}." for reason in sorted(reasons)[:1])]
-    if comparison.printed and reasons:
-        lines = [
-            *section.paragraphs,
-            "No intervals: one number is printed for each game, without the runs behind it.",
-        ]
+    lines = list(section.paragraphs)
+    if reasons:
+        reason = sorted(reasons)[0]
+        if comparison.printed:
+            reason = "one number is printed for each game, without the runs behind it"
+        lines.append(f"No intervals: {reason}.")
     return replace(section, paragraphs=lines, tables=[grid])
 
 

@@ -172,9 +172,9 @@ def _with_rows_read(window: Window, *, with_pi_a: bool) -> Window:
 
 
 def _is_for_gpu() -> bool:
-    """Return whether a program is for a GPU, by the default device; elsewhere it gives the same numbers.
+    """Return whether JAX's default device is a GPU. Both forms give the same numbers, so only speed depends on it.
 
-    With `lax.platform_dependent`, a gradient outside of `jit` would keep what the forms of both devices need.
+    With `lax.platform_dependent` instead, a gradient outside of `jit` would keep what both forms need.
     """
     device: Any = jax.config.jax_default_device  # ty: ignore[missing-attribute]
     if device is None:
