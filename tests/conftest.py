@@ -54,7 +54,7 @@ def _xla_flags() -> str:
     )
     if importlib.util.find_spec("jaxlib"):
         major, minor, *_ = importlib.metadata.version("jaxlib").split(".")
-        if (int(major), int(minor)) < (0, 11):  # removed in 0.11.2
+        if (int(major), int(minor)) < (0, 11):  # 0.11.2 does not know it
             flags += " --xla_cpu_use_fusion_emitters=false"
     return flags
 

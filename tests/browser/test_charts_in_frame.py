@@ -87,6 +87,27 @@ def test_intervals_and_values_beyond_the_axis_end_at_its_edge(
     check(browser, found)
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_names_that_are_cut_off_stay_apart(browser: Any, tmp_path: Path, width: int) -> None:
+    """Two kinds of DQN differ at the fifteenth letter."""
+    from offtrace.report.charts import average_by_lambda_chart
+    from offtrace.report.page import Document, Section, render
+
+    names = ["retrace", "dqn.exploration", "dqn.exploration.double"]
+    chart = average_by_lambda_chart(
+        [[0.2, 0.5, 0.8]] * 2, lambdas=[0.0, 1.0], algorithms=names, title="t", subtitle="s"
+    )
+    path = tmp_path / "index.html"
+    section = Section("Names", charts={"names": chart}, small=True)
+    path.write_text(render(Document("t", "l", (), [section], Section("foot")), ()), encoding="utf-8")
+    measured(browser, path, width)
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('[data-chart] g.mark-text text')].map((text) => text.textContent)"
+    )
+    kinds = [text for text in shown if text.startswith("DQN (")]
+    assert len(set(kinds)) == 2, shown
+
+
 def check(browser: Any, found: list[dict[str, Any]]) -> None:
     for each in found:
         name = each["name"]

@@ -337,26 +337,24 @@ def test_plans_keep_the_device_busy(num_actions: int) -> None:
 
 TIMED = {
     # n, batch, actions, checks: steps, neighbours, chunks, warps, warps at once, run
-    (16, 1048576, 18, False): (1, 64, 1, 2, 16, 1),
-    (16, 1048576, 18, True): (1, 64, 1, 2, 16, 1),
+    (16, 1024, 18, False): (16, 8, 1, 4, 16, 0),
     (1024, 4096, 18, False): (2, 64, 8, 4, 16, 1),
     (65536, 256, 4, False): (8, 64, 99, 4, 12, 4),
-    (400, 17000, 11, False): (4, 16, 1, 1, 16, 2),
-    (400, 17000, 11, True): (8, 32, 1, 4, 20, 2),
-    (123, 24256, 7, True): (4, 64, 1, 4, 16, 2),
-    (16, 1024, 18, False): (16, 8, 1, 4, 16, 0),
-    (250, 13764, 7, False): (2, 64, 3, 2, 16, 2),
-    (391, 6503, 8, True): (2, 128, 5, 8, 16, 1),
-    (262, 11281, 9, False): (4, 16, 2, 1, 16, 2),
-    (68, 25913, 11, False): (2, 16, 1, 1, 16, 1),
-    (130, 22701, 18, True): (2, 64, 1, 4, 16, 1),
-    (433, 18373, 4, True): (8, 32, 1, 4, 20, 2),
+    # of the windows that `studies/gpu_plans.py --seed 7283 --windows 60` draws
+    (38, 43367, 10, True): (8, 32, 1, 4, 16, 2),
+    (77, 10958, 12, False): (8, 32, 1, 4, 16, 2),
+    (434, 5532, 7, False): (4, 64, 6, 4, 16, 2),
+    (26, 52577, 11, False): (2, 64, 1, 2, 16, 2),
+    (26, 52577, 11, True): (2, 64, 1, 2, 16, 2),
+    (7085, 889, 10, False): (2, 128, 37, 8, 16, 1),
+    (344, 21049, 6, True): (8, 32, 1, 4, 20, 2),
+    (295, 20725, 9, False): (4, 16, 1, 1, 16, 2),
 }
 
 
 @each(("window", "plan"), TIMED.items())
 def test_plans_are_those_that_were_timed(window: tuple, plan: tuple[int, ...]) -> None:
-    """On an H200, as in docs/returns.md. Another plan has to be timed before it is put here."""
+    """Windows of docs/returns.md, on an H200. A plan that changes has to be timed before it is put here."""
     plans = gpu_kernels.load("plans")
     n, batch, num_actions, checks = window
     steps, rows, num_chunks, num_warps, max_warps, run = plan

@@ -151,6 +151,7 @@ def test_the_published_tables_go_the_same_way(results: Path, tmp_path: Path) -> 
     tables = [(page.parent / "tables" / "published_games-lambda-1.csv").read_bytes() for page in (with_runs, alone)]
     assert tables[0] == tables[1]
     assert "The published results of Munos et al. (2016), scored again." in in_words(alone)
+    assert "No intervals: one number is printed for each game" in in_words(alone)
 
 
 def test_json(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

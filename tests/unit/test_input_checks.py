@@ -146,6 +146,13 @@ def test_sums_of_pi_may_be_off_by_rounding(way: str, dtype: str, passes: float, 
 
 
 @EVERY_WAY
+@each("value", [-0.7, 2.5])
+def test_logits_given_as_pi_are_refused(way: str, value: float) -> None:
+    w = changed(window(), "pi", (2, 1, 0), value)
+    says(refusal(targets, way, w), "`pi` must be probabilities", f"{value:g}", "t = 2", "softmax")
+
+
+@EVERY_WAY
 def test_a_negative_pi_is_refused(way: str) -> None:
     w = changed(window(), "pi", (2, 1), [-1e-3, 0.5, 0.501])
     says(refusal(targets, way, w), "`pi`", "-0.001", "t = 2", "[1, 0]")

@@ -415,6 +415,11 @@ def test_bad_observations_are_refused_with_their_rows(columns: dict[str, Any], t
     assert text in refused(pa.table({**OBSERVATIONS, **columns}))
 
 
+def test_a_single_problem_is_on_the_first_line(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.parquet"
+    assert refused(missing) == f"the log cannot be used: {missing} does not exist"
+
+
 def test_all_problems_come_at_once_with_the_rows_of_the_source() -> None:
     """Six rows of one problem are counted; rows that are out of order keep their numbers."""
     backwards = {name: values[::-1] for name, values in STATES.items()}

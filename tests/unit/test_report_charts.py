@@ -122,6 +122,13 @@ def test_one_run_has_no_bars_and_says_why():
         assert "No intervals: a cell has a single run" in words(chart)
 
 
+def test_a_profile_names_the_ends_of_its_scale():
+    comparison = synthetic()
+    exact = Comparison("exact", comparison.runs, anchors=dict.fromkeys(comparison.games, (0.0, 20.0)))
+    for found, text in ((comparison, "1 = best mean of an algorithm"), (exact, "1 = the optimal policy")):
+        assert text in json.dumps(comparisons.profile(found, 1.0).to_dict())
+
+
 def test_a_profile_is_the_share_of_runs_above_each_score():
     comparison = synthetic()
     games, z = comparison.games, comparison.run_scores(1.0)

@@ -138,10 +138,10 @@ def profile(comparison: Comparison, lambda_: float, stretch: Stretch = "final") 
         tooltip |= {"low": "from", "high": "to"}
     if all(found.reason is None for found in profiles.values()):
         bands_note = f"Bands: {LEVEL:.0%} bootstrap intervals over seeds."
-    ends = "0 = worst, 1 = best mean of an algorithm"
+    scale = "0 = worst, 1 = best mean of an algorithm"
     if comparison.anchors is not None:
-        ends = "0 = random play, 1 = the optimal policy"
-    x = alt.X("score:Q", title=f"score τ of a run ({ends})")
+        scale = "0 = random play, 1 = the optimal policy"
+    x = alt.X("score:Q", title=f"score τ of a run ({scale})")
     x = x.scale(domain=[0, 1], nice=False, clamp=True).axis(tickCount=5)
     y = alt.Y("share:Q", title="runs with score > τ")
     y = y.scale(domain=[0, 1], clamp=True).axis(format=".0%", tickCount=5)
