@@ -66,7 +66,7 @@ def _plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     def plan_for(*_: Any) -> Any:
         return plans.Plan(4, 2, request.param)
 
-    def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> Any:
+    def fold_plan(n: int, batch: int, batch_major: bool, double: bool, _: int) -> Any:
         chunk_steps = 4 if request.param > 1 else 4 * -(-n // 4)
         return plans.FoldPlan(plans.FoldMode(2, 2, batch_major, double), chunk_steps)
 
@@ -311,9 +311,11 @@ def test_plans_fit_their_windows() -> None:
                     if plan.num_chunks > 1:  # the device holds all programs at once
                         num_programs = -(-batch // plan.rows) * plan.num_chunks
                         assert num_programs <= 132 * (plan.max_warps // plan.num_warps)
-                    fold = plans.fold_plan(n, batch, batch_major, False)
-                    if fold.chunk_steps < n:
-                        assert fold.mode.rows <= 32 or fold.mode.rows == plans.FOLD_THREADS
+                    mode, chunk_steps = plans.fold_plan(n, batch, batch_major, False, 132)
+                    if chunk_steps < n:
+                        assert mode.rows <= 32 or mode.rows == 32 * mode.num_warps
+                    if mode.run:
+                        assert 32 * mode.num_warps == mode.steps // mode.run * mode.rows
     assert plans.plan_for(16, 1 << 20, 18, False, 132, False).num_chunks == 1
     assert plans.plan_for(16, 4, 18, False, 132, False).num_chunks == 1
     assert plans.plan_for(65536, 64, 18, False, 132, False).num_chunks > 100
@@ -1072,7 +1074,7 @@ from offtrace.traces import formulas
 
 WINDOW = {"r", "discount", "q", "pi", "a", "mu_a", "reset", "mask"}
 TYPES = {"a": "*i64", "reset": "*i1", "mask": "*i1", "n": "i32", "batch": "i32", "strange": "*i32"}
-TYPES |= {"chunk_steps": "i32", "links": "*i64", "sums": "*fp64"}
+TYPES |= {"chunk_steps": "i32", "links": "*i64"}
 SCALARS = ("lambda_", "parameter", "tolerance")
 
 
@@ -1103,20 +1105,22 @@ for kind in (formulas.KIND_RETRACE, formulas.KIND_SOFT_WATKINS):
     mode = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(2, 64))
     window = {"w": (Inputs, WINDOW)}
     for ordered in (False, True):
-        how = {"mode": mode, "FADES": True, "ORDERED": ordered, "m_out": None, "sums": None}
+        how = {"mode": mode, "FADES": True, "ORDERED": ordered, "m_out": None}
         compile(fold.one_pass, how, window)
     compile(fold.one_pass, how | {"gain": None, "links": None}, window)
     runs = launch.Job(w, kind, tolerance=1e-4).mode(plans.Plan(4, 64, num_warps=4, run=2))
     compile(fold.one_pass, how | {"mode": runs}, window)
-    compile(fold.one_pass, {name: value for name, value in how.items() if name != "sums"} | {"FADES": False}, window)
+    compile(fold.one_pass, how | {"FADES": False}, window)
     plain = mode._replace(checks=False)
     wanted = {"to": (Gradients, {"q", "pi", "mu_a", "discount"})}
     compile(gradients.gradients, {"mode": plain}, window | wanted)
+    compile(gradients.gradients, {"mode": plain._replace(steps=1, rows=128, flat=True)}, window | wanted)
 mode = launch.Job(w, formulas.KIND_RBIS, tolerance=1e-4).mode(plans.Plan(2, 64))
 compile(trajectory_aware.all_steps, {"mode": mode}, window)
 compile(trajectory_aware.double_sum, {"mode": mode, "STARTS": 32, "LANES": 32, "AT_ONCE": 16}, window)
-how = {"mode": plans.FoldMode(8, 64, False, False), "FADES": True, "ORDERED": True}
+how = {"mode": plans.fold_plan(1024, 64, False, False, 132).mode, "FADES": True, "ORDERED": True}
 compile(fold.fold_pairs, how | {"FORWARDS": True}, {})
+compile(fold.fold_pairs, how | {"FADES": False, "FORWARDS": False}, {})
 compile(fold.fold_pairs, how | {"FORWARDS": False, "links": None}, {})
 """
 

@@ -26,6 +26,8 @@ from offtrace.returns.gpu.rows import (
     as_place,
     fits,
     flags_of,
+    is_before,
+    is_finite,
     load_rows,
     load_steps,
     order_in_tile,
@@ -38,8 +40,8 @@ from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 
 ADD_STEPS = tl.constexpr(16)
 """Steps at once where what is missing is added."""
-ADD_STEPS_OF_SUMS = tl.constexpr(8)
-"""The same for sums in float64, where fewer at once are faster."""
+GAIN_UNIT = tl.constexpr(2.0**64)
+"""Products that may grow are written to float32 in this unit: from 2⁻⁶², with all digits, to 2¹⁹¹."""
 
 
 @triton.jit
@@ -47,7 +49,7 @@ def pairs_of_tile(w, steps, above, neighbour, n, batch, parameter, tolerance, mo
     """Return m and b of the rows of a tile, from what `load_steps` returned, and which of them look wrong."""
     SIZE: tl.constexpr = mode.steps * mode.rows
     t, base, here, state = places(above, neighbour, n, batch, mode)
-    is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
+    is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch, mode)
     rows = ()
     if mode.reads_rows:
         rows = load_rows(w, (neighbour < batch) & (t >= -1), base, here, state, mode)
@@ -162,21 +164,23 @@ def folded_by_runs(m, b, carried, product, mode: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
-def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
+def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
              lambda_: tl.float64, parameter: tl.float64, tolerance: tl.float64,
              mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):  # fmt: skip
     """Take some neighbours of the batch through one chunk of time; chunk 0 has the last steps.
 
     If there are several chunks, G behind a chunk is not known at first. It is taken as 0, and what it is to be
     multiplied by, Π m, is written to `gain`. At the end, the program gets G by `links`, and adds what is missing.
-    Until then, what is added to is in `sums`, or in `out` if `sums` is None.
 
-    If traces fade, Π m is written only as long as it can matter, which is not long where they are cut.
+    If traces fade, Π m is written only as long as it can matter, which is not long where they are cut. If they may
+    grow, a small error in G may, too. So G behind a chunk is taken as Q(x, a) at first, and everything that is passed
+    on is about G − Q(x, a): there is no large c Q that a large c G has to cancel.
     """
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
     KEPT: tl.constexpr = "evict_last" if mode.eviction == "" else ""
+    UNIT: tl.constexpr = 1.0 if FADES or mode.double else GAIN_UNIT
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     lambda_ = tl.full((), lambda_, real)
     parameter = tl.full((), parameter, real)
@@ -193,6 +197,9 @@ def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
     end = tl.minimum(start + chunk_steps, num_steps)
+    lane = first + tl.arange(0, mode.rows).to(tl.int64)
+    if gain is not None and not FADES:
+        carried = value_before(w, n - start, lane, n, batch, mode)
     steps = load_steps(w, n - start, neighbour, in_batch, n, batch, lambda_, mode)
     for done in tl.range(start, end, STEPS, num_stages=1):
         later = done + STEPS
@@ -209,8 +216,8 @@ def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
         if gain is not None:
             # What is added to at the end stays in the cache until then. Small windows do so anyway.
             is_reached = over_tile(matters, mode)
-            tl.store(gain + base + here, reach, there & is_reached, eviction_policy=KEPT)
-            tl.store((out if sums is None else sums) + base + here, g, there & is_reached, eviction_policy=KEPT)
+            tl.store(gain + base + here, reach * (1 / UNIT), there & is_reached, eviction_policy=KEPT)
+            tl.store(out + base + here, g, there & is_reached, eviction_policy=KEPT)
             tl.store(out + base + here, g, there & ~is_reached)
         else:
             tl.store(out + base + here, g, there)
@@ -219,10 +226,11 @@ def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
         if mode.checks:
             any_bad = any_bad | bad | (there & ~fits(g, mode))
     if gain is not None:
-        lane = first + tl.arange(0, mode.rows).to(tl.int64)
-        tl.debug_barrier()  # sums and gain were written by other threads
+        tl.debug_barrier()  # `out` and `gain` were written by other threads
+        if not FADES:
+            carried -= value_before(w, n - end, lane, n, batch, mode)
         behind = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
-        wrong = add_behind(out, sums, gain, behind, num_reached, start, lane, n, batch, mode)
+        wrong = add_behind(out, gain, behind * UNIT, num_reached, start, lane, n, batch, mode)
         if mode.checks:
             if wrong:
                 tl.store(strange, 1)
@@ -232,10 +240,35 @@ def one_pass(w, out, m_out, sums, gain, links, strange, n, batch, chunk_steps,
 
 
 @triton.jit
-def add_behind(out, sums, gain, behind, num_reached, start, lane, n, batch, mode: tl.constexpr):
+def value_before(w, t, lane, n, batch, mode: tl.constexpr):
+    """Return Q(x_t, a_t), one per neighbour, or 0 where it is not there or not finite.
+
+    It need not be right, as it is taken away again: with 0 only more digits are lost. Corrections have no need of it.
+    """
+    ROWS: tl.constexpr = mode.rows
+    value = tl.zeros((ROWS,), tl.float64)
+    if not mode.corrections:
+        there = (lane < batch) & is_before(t, n)
+        if mode.batch_major:
+            at = lane * n + t
+            state = at + lane
+        else:
+            at = t.to(tl.int64) * batch + lane
+            state = at
+        if w.q_a is not None:
+            value = tl.load(w.q_a + at, there, 0.0).to(tl.float64)
+        else:
+            action = tl.load(w.a + at, there, -1).to(tl.int64)
+            known = (action >= 0) & (action < mode.num_actions)
+            value = tl.load(w.q + state * mode.num_actions + action, known, 0.0).to(tl.float64)
+    return tl.where(is_finite(value), value, 0.0)
+
+
+@triton.jit
+def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.constexpr):
     """Add what G behind a chunk adds to the steps that it reaches; return whether a sum does not fit its dtype."""
     USED: tl.constexpr = "evict_first" if mode.eviction == "" else ""  # the cache need not keep it any longer
-    STEPS: tl.constexpr = ADD_STEPS if sums is None else ADD_STEPS_OF_SUMS
+    STEPS: tl.constexpr = ADD_STEPS
     ROWS: tl.constexpr = mode.rows
     k = tl.arange(0, STEPS)
     wrong = tl.zeros((ROWS, STEPS) if mode.batch_major else (STEPS, ROWS), tl.int1)
@@ -251,13 +284,10 @@ def add_behind(out, sums, gain, behind, num_reached, start, lane, n, batch, mode
             at = t[:, None] * batch + lane[None, :]
             there = done + k[:, None] < num_reached[None, :]
             added = behind[None, :]
-        before = tl.load((out if sums is None else sums) + at, there, 0.0, eviction_policy=USED)
+        before = tl.load(out + at, there, 0.0, eviction_policy=USED)
         reach = tl.load(gain + at, there, 0.0, eviction_policy=USED)
         g = before.to(tl.float64) + times(reach.to(tl.float64), added)
-        if sums is None:
-            tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often less than rounding is added
-        else:
-            tl.store(out + at, g, there)
+        tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often less than rounding is added
         if mode.checks:
             wrong = wrong | (there & ~fits(g, mode))
     return tl.max(tl.max(wrong.to(tl.int32), 1), 0) > 0 if mode.checks else False
@@ -287,33 +317,45 @@ def fold_pairs(m, b, out, links, n, batch, chunk_steps,
     """Fold the pairs of one chunk of time; chunk 0 comes first in the recursion.
 
     Backwards in time it solves G_t = b_t + m_t G_{t+1}. Forwards it solves e_t = b_t + m_{t−1} e_{t−1}, the same
-    recursion transposed, which is its gradient. If there are several chunks, a program goes through its own twice: to
-    tell what it does as a whole, and again with the value behind it.
+    recursion transposed, which is its gradient. If there are several chunks, a program first finds out what its own
+    does as a whole, then gets the value behind it:
+
+        first    what the chunk does        ← tile ← tile     from its end; if traces fade, as far as it matters
+        then     its values                 tile → tile → tile → tile → tile
     """
     ROWS: tl.constexpr = mode.rows
     chunk = tl.program_id(1)
-    first = tl.program_id(0).to(tl.int64) * mode.rows
+    first = tl.program_id(0).to(tl.int64) * ROWS
     start = chunk * chunk_steps
-    end = tl.minimum(start + chunk_steps, n)
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
     if links is not None:
-        for k in tl.range(start, end, mode.steps, num_stages=2):
-            m_t, b_t, _, _ = load_pairs(m, b, k, end, first, n, batch, mode, FORWARDS)
-            _, _, carried, product = folded(m_t, b_t, carried, product, mode)
+        nothing = carried
+        one = product
+        done = start + chunk_steps
+        goes_on = True
+        while goes_on:
+            done -= mode.steps
+            m_t, b_t, _, _ = load_pairs(m, b, done, first, n, batch, mode, FORWARDS)
+            _, _, b_tile, m_tile = folded(m_t, b_t, nothing, one, mode)
+            carried += times(product, b_tile)
+            product = times(product, m_tile)
+            goes_on = done > start
+            if FADES:
+                goes_on = goes_on & (tl.max(is_large(product, mode).to(tl.int32), 0) > 0)
         carried = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
-    for k in tl.range(start, end, mode.steps, num_stages=2):
-        m_t, b_t, at, there = load_pairs(m, b, k, end, first, n, batch, mode, FORWARDS)
+    for done in tl.range(start, tl.minimum(start + chunk_steps, n), mode.steps, num_stages=2):
+        m_t, b_t, at, there = load_pairs(m, b, done, first, n, batch, mode, FORWARDS)
         g, _, carried, product = folded(m_t, b_t, carried, product, mode)
         tl.store(out + at, g, there)
 
 
 @triton.jit
-def load_pairs(m, b, k, end, first, n, batch, mode: tl.constexpr, FORWARDS: tl.constexpr):
+def load_pairs(m, b, done, first, n, batch, mode: tl.constexpr, FORWARDS: tl.constexpr):
     """Return the pairs of a tile, where it is in memory, and which of its rows are there."""
     later, row = order_in_tile(mode)
-    t = k + later if FORWARDS else n - 1 - k - later
-    there = (k + later < end) & (first + row < batch)
+    t = done + later if FORWARDS else n - 1 - done - later
+    there = (done + later < n) & (first + row < batch)
     if mode.batch_major:
         at = (first + row) * n + t
         before = 1

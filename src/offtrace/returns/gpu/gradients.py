@@ -32,6 +32,7 @@ from offtrace.returns.gpu.rows import (
     divided,
     flags_of,
     is_finite,
+    is_in_window,
     load_rows,
     load_steps,
     places,
@@ -116,14 +117,14 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     lambda_ = tl.full((), lambda_, real)
     parameter = tl.full((), parameter, real)
     neighbour, above = tile_of_program(n, batch, mode)
-    in_batch = neighbour < batch
     t, base, here, state = places(above, neighbour, n, batch, mode)
+    inside = is_in_window(t, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
-    there = in_batch & (t >= -1)
+    there = inside & (t >= -1)
     # All rows, before anything else: the compiler does not move loads to before stores.
     rows = load_rows(w, there, base, here, state, mode)
-    steps = load_steps(w, above, neighbour, in_batch, n, batch, lambda_, mode)
-    is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch)
+    steps = load_steps(w, above, neighbour, inside, n, batch, lambda_, mode)
+    is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch, mode)
     discount = tl.where(is_real, steps[0][1], 0.0)
     e_t = tl.load(e + base + here, is_real, 0.0).to(real)
     action, _, _, _, c, lambda_next = steps[1]
@@ -150,12 +151,12 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
         if w.expected_q is None:
             ahead = tl.where((discount != 0) | goes_on, ahead, 0.0)
         ahead = tl.where((discount == 0) & ~is_finite(ahead), 0.0, ahead)
-        tl.store(to.discount + base + here, times(e_t, ahead + times(c, advantage)), in_batch & (t >= 0))
+        tl.store(to.discount + base + here, times(e_t, ahead + times(c, advantage)), inside & (t >= 0))
     if to.expected_q is not None:
-        tl.store(to.expected_q + base + here, to_v, in_batch & (t >= 0))
+        tl.store(to.expected_q + base + here, to_v, inside & (t >= 0))
     if to.q_a is not None:
         if mode.corrections:
-            tl.store(to.q_a + base + here, -e_t, in_batch & (t >= 0))
+            tl.store(to.q_a + base + here, -e_t, inside & (t >= 0))
         else:
             tl.store(to.q_a + base + step + here, to_taken, has_next)
     if to.c is not None:

@@ -140,13 +140,14 @@ class Job(NamedTuple):
         num_actions = self.num_actions
         needs_rows = self.kind in GREEDY or (self.w.expected_q is None and self.w.q is not None)
         checks = self.tolerance is not None
-        most_own = OWN_CHECKED_ROWS if checks else OWN_ROWS
         if plan.shares_rows:
-            most_own = 0
+            blocks = blocks_of(num_actions, in_halves=False)
+        else:
+            blocks = blocks_of(num_actions, OWN_CHECKED_ROWS if checks else OWN_ROWS)
         return Mode(
             kind=self.kind,
             num_actions=num_actions,
-            blocks=blocks_of(num_actions, most_own),
+            blocks=blocks,
             logs=self.logs,
             reads_pi=self.kind in READ_PI,
             reads_mu=self.kind in READ_MU,
@@ -163,6 +164,7 @@ class Job(NamedTuple):
             run=plan.run,
             side=plan.side,
             num_warps=plan.num_warps,
+            flat=plan.flat,
             wide=self.batch_major or (plan.steps + 1) * (self.shape[1] + plan.rows) * num_actions > MOST_CELLS,
         )
 
@@ -242,22 +244,19 @@ def run_form(form: Form, w: Inputs, out: Tensor, m: Tensor | None, numbers: tupl
 def run_again(run: Run, form: Form, addresses: tuple, out: Tensor, numbers: tuple[float, ...]) -> None:
     """Compute targets by a compiled kernel, from addresses: Triton would ask the driver about every tensor."""
     if form.num_chunks == 1 and not form.mode.checks:
-        run(addresses, out.data_ptr(), None, None, None, None, None, *form.sizes, *numbers, *form.constants)
+        run(addresses, out.data_ptr(), None, None, None, None, *form.sizes, *numbers, *form.constants)
         return
     memory = memory_of(form, out)
     others = [None if tensor is None else tensor.data_ptr() for tensor in memory]
     run(addresses, out.data_ptr(), None, *others, *form.sizes, *numbers, *form.constants)
 
 
-def memory_of(form: Form, out: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """Return what the kernel writes to besides `out`: `sums`, `gain` and `links` of `one_pass`, and the flag."""
+def memory_of(form: Form, out: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return what the kernel writes to besides `out`: `gain` and `links` of `one_pass`, and the flag."""
     strange = flag_of(out) if form.mode.checks else None
     if form.num_chunks == 1:
-        return None, None, None, strange
-    in_place = form.fades or form.mode.double
-    sums = None if in_place else torch.empty_like(out, dtype=torch.float64)
-    gain = torch.empty_like(out if sums is None else sums)
-    return sums, gain, links_of(form.num_chunks, form.batch, out.device), strange
+        return None, None, strange
+    return torch.empty_like(out), links_of(form.num_chunks, form.batch, out.device), strange
 
 
 def links_of(num_chunks: int, batch: int, device: torch.device) -> Tensor:
@@ -311,12 +310,14 @@ def solve(
     """
     n = b.shape[0]
     batch = b.numel() // n
-    plan = plan or fold_plan(n, batch, batch_major, out.dtype is torch.float64)
+    is_double = out.dtype is torch.float64
+    plan = plan or fold_plan(n, batch, batch_major, is_double, num_multiprocessors_of(b.device))
     num_chunks = -(-n // plan.chunk_steps)
     grid = (-(-batch // plan.mode.rows), num_chunks, 1)
     links = links_of(num_chunks, batch, b.device) if num_chunks > 1 else None
     constants = (plan.mode, forwards, fades, torch.are_deterministic_algorithms_enabled())
-    launch(fold.fold_pairs, grid, (m, b, out, links, n, batch, plan.chunk_steps), constants)
+    arguments = (m, b, out, links, n, batch, plan.chunk_steps)
+    launch(fold.fold_pairs, grid, arguments, constants, plan.mode.num_warps)
 
 
 def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tensor:
@@ -329,8 +330,11 @@ def backward(job: Job, result: Result, gradient: Tensor, to: Gradients) -> Tenso
         return e
     job = job._replace(tolerance=None)
     plan = gradient_plan(n, batch, width_of(job.num_actions), job.batch_major)
-    num_tiles = -(-(n + 1) // plan.steps)
-    grid = (-(-batch // plan.rows) * num_tiles, 1, 1)
+    if plan.flat:
+        num_programs = -(-(n + 1) * batch // plan.rows)
+    else:
+        num_programs = -(-(n + 1) // plan.steps) * -(-batch // plan.rows)
+    grid = (num_programs, 1, 1)
     numbers = (n, batch, float(job.lambda_), float(job.parameter))
     mode = job.mode(plan)
     max_registers = 0 if mode.double else plan.max_registers

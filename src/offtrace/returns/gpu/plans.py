@@ -24,6 +24,10 @@ Not with checks, and not in windows that are cached.
 """
 NARROW_IN_CHUNKS = 7
 """In chunks, other rows of up to this many actions are read in runs of 2 steps."""
+MIDDLE = 16
+"""In chunks, tiles for 13 to this many actions have 64 neighbours, without checks, in windows that are not cached."""
+MIDDLE_EXCESS = 1.2
+"""The same as in `NEIGHBOURS` for these tiles. If it is more, an odd number of actions takes more warps."""
 WIDEST = 18
 """Wider rows are not read in runs."""
 FEWEST = 8
@@ -50,12 +54,12 @@ OWN_CHECKED_ROWS = 18
 """The same with checks, which make more sums over a row: threads that share one would exchange more."""
 NARROW = 8
 """Rows of up to this many cells leave registers for large tiles in the backward kernel."""
-FOLD_TILE = 1024
-"""Rows of a tile where pairs are folded."""
-FOLD_THREADS = 128
-"""Threads of a program there: Triton's default, 4 warps."""
-FOLD_PROGRAMS = 512
-"""The most programs that fold pairs."""
+FOLD_RUN = 8
+"""Steps that a thread takes at once where pairs are folded."""
+FOLD_TILE = 128
+"""Rows of a tile there, if its steps are folded by a scan."""
+FOLD_WARPS = 16
+"""Programs that fold pairs, each of one warp, for each multiprocessor."""
 
 
 def power_of_2(size: int) -> int:
@@ -90,6 +94,8 @@ class Plan(NamedTuple):
     """Steps that a thread takes at once, see `rows.order_in_tile`; 0 if the steps of a tile are folded by a scan."""
     shares_rows: bool = False
     """Short rows are shared by several threads, as longer ones are."""
+    flat: bool = False
+    """Tiles are pieces of memory, see `rows.tile_of_program`."""
 
     @property
     def side(self) -> int:
@@ -198,15 +204,20 @@ def _plans_with_few_chunks(size: Size, run: int, run_in_chunks: int) -> list[Pla
 
 def _tile_in_chunks(size: Size) -> Plan:
     """Return the tile that is best where there are many chunks."""
+    max_warps = HELD
     if not size.has_own_rows:
         run = 1
         rows = _neighbours(size.batch, 64 if size.num_actions == WIDEST and not size.is_cached else 16)
+        if size.num_actions <= MIDDLE and not size.is_cached and not size.checks:
+            if -(-size.batch // 64) * 64 <= MIDDLE_EXCESS * size.batch:
+                rows = 64
+            elif size.num_actions % 2 == 1:
+                max_warps = MOST_HELD
     else:
         # Rows of 9 and 11 actions are loaded number by number, and then longer runs help.
         is_odd = size.num_actions % 2 == 1 and not size.is_cached
         run = 2 if size.num_actions <= NARROW_IN_CHUNKS or is_odd else 1
         rows = _neighbours(size.batch, 64 if size.is_cached else 128)
-    max_warps = HELD
     if size.num_actions <= NARROWEST and size.checks:
         rows = min(rows, 64)
     elif size.num_actions <= NARROWEST and not size.is_cached and size.batch % 64 == 0:
@@ -276,7 +287,7 @@ class FoldMode(NamedTuple):
     """The output is float64."""
     run: int = 0
     side: int = 0
-    num_warps: int = 4
+    num_warps: int = 1
 
 
 class FoldPlan(NamedTuple):
@@ -286,54 +297,60 @@ class FoldPlan(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def fold_plan(n: int, batch: int, batch_major: bool, double: bool) -> FoldPlan:
+def fold_plan(n: int, batch: int, batch_major: bool, double: bool, num_multiprocessors: int) -> FoldPlan:
     """Return how pairs are folded: in chunks of time, where the batch alone does not keep the device busy.
 
-    Tiles of chunks have as many neighbours as there are threads, or at most 32 (see `links.py`).
+    A program is one warp. One to four threads share a neighbour, each with a run of steps; in batch-major windows and
+    very small batches, the steps of a tile are folded by a scan.
     """
-    rows = FOLD_THREADS if batch > FOLD_THREADS // 2 else min(32, power_of_2(batch))
-    if batch_major:
-        rows = min(16, rows)
-    steps = min(FOLD_TILE // rows, power_of_2(max(1, n // 8)))
-    num_groups = -(-batch // rows)
-    num_tiles = -(-n // steps)
-    num_chunks = max(1, min(FOLD_PROGRAMS // num_groups, num_tiles // 2)) if n > SHORT else 1
-    return FoldPlan(FoldMode(steps, rows, batch_major, double), steps * -(-num_tiles // num_chunks))
+    if batch_major or batch < FEWEST:
+        along = n if batch_major else FOLD_TILE // power_of_2(batch)
+        steps = min(FOLD_TILE, power_of_2(along))
+        mode = FoldMode(steps, FOLD_TILE // steps, batch_major, double)
+    else:
+        rows = _neighbours(batch, 32)
+        mode = FoldMode(FOLD_RUN * 32 // rows, rows, False, double, FOLD_RUN, rows)
+    num_groups = -(-batch // mode.rows)
+    num_tiles = -(-n // mode.steps)
+    num_chunks = max(1, min(num_multiprocessors * FOLD_WARPS // num_groups, num_tiles // 2)) if n > SHORT else 1
+    return FoldPlan(mode, mode.steps * -(-num_tiles // num_chunks))
 
 
 def gradient_plan(n: int, batch: int, width: int, batch_major: bool) -> Plan:
     """Return the tiles of the backward kernel: small ones where rows are wide, as a program then needs registers."""
-    size = tile_size(width) if width <= NARROW else max(1, tile_size(width) // 4)
-    steps, rows = long_tile(n, batch, size, batch_major)
+    size = max(1, tile_size(width) // (2 if width <= NARROW else 4))
     num_warps = max(1, size // 32) if width <= 32 else 4
     max_warps = MOST_HELD if width <= WIDEST else 0
-    return Plan(steps, rows, num_warps=num_warps, max_warps=max_warps, shares_rows=True)  # so they write side by side
+    # Threads share a row so that they write side by side.
+    plan = Plan(1, size, num_warps=num_warps, max_warps=max_warps, shares_rows=True, flat=True)
+    if batch_major:
+        steps = min(size, power_of_2(n))
+        plan = plan._replace(steps=steps, rows=min(size // steps, power_of_2(batch)), flat=False)
+    return plan
 
 
-def long_tile(n: int, batch: int, size: int, batch_major: bool) -> tuple[int, int]:
-    """Return the steps and neighbours of a tile of so many rows that are, as far as possible, one piece of memory."""
-    along, across = (n, batch) if batch_major else (batch, n)
-    inner = min(size, power_of_2(along))
-    outer = min(size // inner, power_of_2(across))
-    return (inner, outer) if batch_major else (outer, inner)
-
-
-def blocks_of(num_actions: int, most_own: int = 0) -> tuple[tuple[int, int], ...]:
+def blocks_of(num_actions: int, most_own: int = 0, *, in_halves: bool = True) -> tuple[tuple[int, int], ...]:
     """Return the first action and the width of the blocks that a row of actions is read in; widths are powers of 2.
 
     A row of at most `most_own` actions is read by one thread, in blocks of what it can load at once: nothing is
     exchanged between threads. Threads share a longer one. It is read in two blocks, as one would leave cells empty:
-    14 of 32 for 18 actions.
+    14 of 32 for 18 actions. Where two of equal width leave as many empty, `in_halves` chooses them.
 
-    >>> blocks_of(6, most_own=12), blocks_of(18, most_own=12), blocks_of(7)
-    (((0, 2), (2, 2), (4, 2)), ((0, 16), (16, 2)), ((0, 4), (4, 4)))
+    >>> blocks_of(6, most_own=12), blocks_of(18, most_own=12)
+    (((0, 2), (2, 2), (4, 2)), ((0, 16), (16, 2)))
+    >>> blocks_of(7), blocks_of(7, in_halves=False)
+    (((0, 4), (4, 4)), ((0, 8),))
     """
     if num_actions <= most_own:
         width = next(width for width in (4, 2, 1) if num_actions % width == 0)
         return tuple((start, width) for start in range(0, num_actions, width))
     head = 1 << (num_actions.bit_length() - 1)
-    rest = num_actions - head
-    return ((0, head), (head, power_of_2(rest))) if rest else ((0, head),)
+    if num_actions == head:
+        return ((0, head),)
+    rest = power_of_2(num_actions - head)
+    if rest == head and not in_halves:
+        return ((0, 2 * head),)
+    return ((0, head), (head, rest))
 
 
 def width_of(num_actions: int) -> int:

@@ -95,6 +95,8 @@ class Mode(NamedTuple):
     """Warps of a program."""
     wide: bool = False
     """Places within a tile are counted in 64 bits, as 32 would not do."""
+    flat: bool = False
+    """A tile is one piece of memory, as long as `rows`, whatever the batch; it may go on with the next step."""
 
 
 @triton.jit
@@ -141,11 +143,25 @@ def as_place(x, mode: tl.constexpr):
 
 @triton.jit
 def tile_of_program(n, batch, mode: tl.constexpr):
-    """Return the neighbours of a program and the step above its tile; the last steps come first."""
-    num_groups = tl.cdiv(batch, mode.rows)
-    group = as_place(tl.program_id(0) % num_groups, mode)
+    """Return the neighbours of a program and the step above its tile.
+
+    In a flat tile, neighbours beyond the batch are those of later steps:
+
+        batch of 3      step 0: 0 1 2   step 1: 3 4 5   step 2: 6 7 …
+    """
     _, row = order_in_tile(mode)
-    return group * mode.rows + row, n - tl.program_id(0) // num_groups * mode.steps
+    if mode.flat:
+        first = tl.program_id(0).to(tl.int64) * mode.rows
+        above = (first // batch).to(tl.int32)  # so the first row of all is that of step −1
+        side = first % batch
+        if not mode.wide:
+            side = side.to(tl.int32)
+        neighbour = side + row
+    else:
+        num_groups = tl.cdiv(batch, mode.rows)
+        above = n - tl.program_id(0) // num_groups * mode.steps
+        neighbour = as_place(tl.program_id(0) % num_groups, mode) * mode.rows + row
+    return neighbour, above
 
 
 @triton.jit
@@ -178,6 +194,8 @@ def places(above, neighbour, n, batch, mode: tl.constexpr):
     """
     earlier, _ = order_in_tile(mode)
     t = above - 1 - earlier
+    if mode.flat:
+        t += (neighbour // batch).to(tl.int32)
     if mode.batch_major:
         base = above.to(tl.int64) - 1
         here = neighbour * n - earlier
@@ -251,10 +269,17 @@ def load_steps(w, above, neighbour, wanted, n, batch, lambda_, mode: tl.constexp
 
 
 @triton.jit
-def flags_of(w, steps, t, neighbour, n, batch):
+def is_in_window(t, neighbour, n, batch, mode: tl.constexpr):
+    """Return which rows of a tile do not reach beyond the batch, or, if it is flat, beyond the last step."""
+    return t < n if mode.flat else neighbour < batch
+
+
+@triton.jit
+def flags_of(w, steps, t, neighbour, n, batch, mode: tl.constexpr):
     """Return which rows are real steps, which of them have a real step after them, and which are continued by it."""
-    is_real = (neighbour < batch) & (t >= 0)
-    goes_on = (neighbour < batch) & is_before(t + 1, n)
+    inside = is_in_window(t, neighbour, n, batch, mode)
+    is_real = inside & (t >= 0)
+    goes_on = inside & is_before(t + 1, n)
     if w.mask is not None:
         is_real = steps[2][0]
         goes_on = steps[2][1]
