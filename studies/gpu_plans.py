@@ -17,7 +17,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -51,6 +51,10 @@ TILES = {
     (8, 64, 4, 4): (12,),
 }
 """Steps, neighbours, warps and run of a tile, and how many warps a multiprocessor may hold."""
+OTHERS = {"Q(λ)": formulas.KIND_Q_LAMBDA, "IS": formulas.KIND_IS}
+"""Traces that are timed in every fifth window: c is 1, which is slow to fade, or may be above 1."""
+GRADIENTS = (("q",), ("q", "pi"))
+"""The gradients that are timed there."""
 ERROR = 1e-5
 CHECKED = 1e-4
 """The tolerance of the checks."""
@@ -165,25 +169,44 @@ def seconds_of_copy(num_bytes: int) -> float:
 # -- compiling -----------------------------------------------------------------------------------------------
 
 
-def compiled_form(shape: Shape, plan: Plan, checks: bool) -> tuple[int, Plan, bool]:
-    """Return what the kernel of a plan depends on: the number of chunks only if it is 1."""
-    return shape[2], plan._replace(num_chunks=min(plan.num_chunks, 2)), checks
+class Kernel(NamedTuple):
+    """What has to be compiled. The number of chunks matters only if it is 1."""
+
+    num_actions: int
+    plan: Plan
+    kind: int
+    checks: bool
+    has_gradients: bool
 
 
-def compile_share(share: list[tuple[int, Plan, bool]]) -> None:
+def kernels_of(shape: Shape, plan: Plan, *, is_closer: bool) -> set[Kernel]:
+    """Return the kernels that time a plan of a window."""
+    num_actions = shape[2]
+    checked = default_plan(shape, checks=True)
+    found = {
+        Kernel(num_actions, plan, formulas.KIND_RETRACE, checks=False, has_gradients=is_closer),
+        Kernel(num_actions, checked, formulas.KIND_RETRACE, checks=True, has_gradients=False),
+    }
+    if is_closer:
+        found |= {Kernel(num_actions, plan, kind, checks=False, has_gradients=False) for kind in OTHERS.values()}
+    return {kernel._replace(plan=kernel.plan._replace(num_chunks=min(kernel.plan.num_chunks, 2))) for kernel in found}
+
+
+def compile_share(share: list[Kernel]) -> None:
     """Compile kernels into Triton's cache on disk."""
-    for num_actions, plan, checks in share:
-        given = job((4 * plan.steps, 2 * plan.rows, num_actions))
-        launch.targets(given._replace(tolerance=CHECKED if checks else None), plan=plan)
+    for kernel in share:
+        plan = kernel.plan
+        given = job((4 * plan.steps, 2 * plan.rows, kernel.num_actions))._replace(kind=kernel.kind)
+        launch.targets(given._replace(tolerance=CHECKED if kernel.checks else None), plan=plan)
+        if kernel.has_gradients:
+            for names in GRADIENTS:
+                gradient(given, names)()
 
 
-def compile_all(jobs: Iterable[tuple[Shape, Plan]]) -> None:
-    """Compile plans on all cores."""
-    kinds = set()
-    for shape, plan in jobs:
-        kinds |= {compiled_form(shape, plan, False), compiled_form(shape, default_plan(shape, checks=True), True)}
+def compile_all(kernels: set[Kernel]) -> None:
+    """Compile kernels on all cores."""
     num_processes = max(1, len(os.sched_getaffinity(0)) - 1)
-    shares = [sorted(kinds)[i::num_processes] for i in range(num_processes)]
+    shares = [sorted(kernels)[i::num_processes] for i in range(num_processes)]
     with multiprocessing.get_context("spawn").Pool(num_processes) as pool:
         pool.map(compile_share, shares, chunksize=1)
 
@@ -206,12 +229,19 @@ def measure(given: Job, candidates: Iterable[Plan]) -> list[tuple[float, Plan]]:
     return sorted(found)
 
 
+def gradient(given: Job, names: tuple[str, ...]) -> Callable[[], Any]:
+    """Return a call of the backward pass alone."""
+    result = launch.targets(given, keeps_m=True)
+    to = Gradients(**{name: torch.empty_like(getattr(given.w, name)) for name in names})
+    return lambda: launch.backward(given, result, result.out, to)
+
+
 def short(plan: Plan) -> str:
     tile = f"{plan.steps}x{plan.rows}/{plan.num_warps}, runs of {plan.run}"
     return f"{tile}, {plan.num_chunks} chunks, {plan.max_warps} warps"
 
 
-def show(shape: Shape, candidates: Iterable[Plan], *, has_gradients: bool) -> float:
+def show(shape: Shape, candidates: Iterable[Plan], *, is_closer: bool) -> float:
     """Print a line about a window, and return the share of the default."""
     given = job(shape)
     num_bytes = num_bytes_of(given.w)
@@ -223,11 +253,12 @@ def show(shape: Shape, candidates: Iterable[Plan], *, has_gradients: bool) -> fl
     print(f"{shape!s:20} {num_bytes / 1e6:5.0f} MB, {num_bytes / seconds / 1e12:.2f} TB/s, ", end="")
     print(f"{copy / seconds:4.0%} of a copy, checks × {checked / seconds:.2f}, {short(default)}", end="")
     print(f"; {1e6 * seconds:.0f} µs, a copy {1e6 * copy:.0f}", end="")
-    if has_gradients:
-        result = launch.targets(given, keeps_m=True)
-        for names in (("q",), ("q", "pi")):
-            to = Gradients(**{name: torch.empty_like(getattr(given.w, name)) for name in names})
-            backward = seconds_of(lambda to=to: launch.backward(given, result, result.out, to))
+    if is_closer:
+        for name, kind in OTHERS.items():
+            other = seconds_of(lambda kind=kind: launch.targets(given._replace(kind=kind)))
+            print(f"; {name} × {other / seconds:.2f}", end="")
+        for names in GRADIENTS:
+            backward = seconds_of(gradient(given, names))
             print(f"; gradient of {' and '.join(names)} × {backward / seconds:.2f}", end="")
     if default.num_chunks > 1:
         given.w.mu_a.fill_(1e-6)  # c = 1
@@ -241,6 +272,11 @@ def show(shape: Shape, candidates: Iterable[Plan], *, has_gradients: bool) -> fl
     return copy / seconds
 
 
+def is_closer(i: int) -> bool:
+    """Return whether gradients and other traces are timed in a window, too."""
+    return i % 5 == 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the windows")
@@ -251,14 +287,19 @@ def main() -> None:
     began = time.monotonic()
     shapes = windows(options.seed, options.windows)
     others = {shape: [] if options.defaults_only else list(other_plans(shape)) for shape in shapes}
-    compile_all((shape, plan) for shape in shapes for plan in (default_plan(shape), *others[shape]))
+    kernels: set[Kernel] = set()
+    for i, shape in enumerate(shapes):
+        kernels |= kernels_of(shape, default_plan(shape), is_closer=is_closer(i))
+        for plan in others[shape]:
+            kernels |= kernels_of(shape, plan, is_closer=False)
+    compile_all(kernels)
     print(f"compiled after {time.monotonic() - began:.0f} s", flush=True)
     shares: dict[bool, list[float]] = {True: [], False: []}
     for i, shape in enumerate(shapes):
         if time.monotonic() - began > options.seconds:
             print(f"{len(shapes) - i} windows left out, as the time is over")
             break
-        share = show(shape, others[shape], has_gradients=i % 5 == 0)
+        share = show(shape, others[shape], is_closer=is_closer(i))
         n, batch, num_actions = shape
         shares[n * batch * (8 * num_actions + 24) >= 200e6].append(share)
     for is_large, found in shares.items():

@@ -98,8 +98,8 @@ def test_what_is_carried_is_added_tile_by_tile(batch_major: bool, monkeypatch: p
 
 @pytest.mark.parametrize("batch_major", [False, True])
 @pytest.mark.parametrize("batch", [3, 5])
-def test_sums_in_float64(batch: int, batch_major: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traces whose c can be above 1, in float32: chunks add up in float64. Tiles reach beyond the batch."""
+def test_traces_that_may_grow(batch: int, batch_major: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, in chunks. Tiles reach beyond the batch."""
     monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(4, 4, 3))
     w = windows.with_ends(windows.window(40, (batch,), 4, dtype="float32"))
     exact = {name: value.astype("float64") if value.dtype == np.float32 else value for name, value in w.items()}
@@ -109,6 +109,24 @@ def test_sums_in_float64(batch: int, batch_major: bool, monkeypatch: pytest.Monk
         got = gpu_kernels.on_tensors(ot.ImportanceSampling(0.9), given, validate=validate).cpu().numpy()
         # A number is rounded by 6e-8, but c Q and c G are larger than their difference.
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@pytest.mark.parametrize("value", [np.nan, 1e300, 0.5])
+def test_any_value_may_be_taken_for_what_is_behind(
+    value: float, batch_major: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of traces that may grow start from Q(x, a) of the step after them. A masked one may hold anything."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(4, 4, 4))
+    w = windows.window(16, (3,), 4)
+    w["mask"] = np.ones((16, 3), bool)
+    w["mask"][[4, 8, 12], [0, 1, 2]] = False  # the first steps of chunks
+    w["q"][~np.pad(w["mask"], ((0, 1), (0, 0)), constant_values=True)] = value
+    w["discount"][[3, 7, 11], [0, 1, 2]] = 0  # so masked values are not read as those of successors
+    w["a"][8, 1] = 10**9
+    expected = ot.targets(**w, trace=ot.ImportanceSampling(1.0))
+    got = gpu_kernels.on_tensors(ot.ImportanceSampling(1.0), gpu_kernels.tensors(w, batch_major=batch_major))
+    np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sum_that_overflows_with_what_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +369,12 @@ TIMED = {
     (7085, 889, 10, False): (2, 128, 37, 8, 16, 1),
     (344, 21049, 6, True): (8, 32, 1, 4, 20, 2),
     (295, 20725, 9, False): (4, 16, 1, 1, 16, 2),
+    # small batches, in windows that are not cached
+    (45699, 115, 7, False): (4, 128, 264, 8, 16, 2),
+    (62191, 164, 5, False): (4, 64, 176, 4, 16, 2),
+    (40116, 166, 13, False): (2, 64, 176, 4, 16, 1),
+    (12872, 196, 17, False): (2, 16, 203, 1, 20, 1),
+    (27448, 175, 14, False): (2, 64, 176, 4, 16, 1),
 }
 
 
@@ -380,12 +404,12 @@ def test_grids_of_huge_windows_fit(n: int) -> None:
                 assert form.num_chunks <= 65535
 
 
-@each("most_own", [0, 12, 18])
-def test_blocks_cover_a_row(most_own: int) -> None:
+@each(("most_own", "in_halves"), [(0, True), (0, False), (12, True), (18, True)])
+def test_blocks_cover_a_row(most_own: int, in_halves: bool) -> None:
     plans = gpu_kernels.load("plans")
     for num_actions in range(1, 2000):
         end = 0
-        for start, width in plans.blocks_of(num_actions, most_own):
+        for start, width in plans.blocks_of(num_actions, most_own, in_halves=in_halves):
             assert start == end
             assert width == plans.power_of_2(width)
             end += width
@@ -439,6 +463,42 @@ def test_gradient_of_every_trace(trace: ot.Trace, batch_major: bool) -> None:
 @pytest.mark.usefixtures("_plan")
 def test_gradient_with_every_plan() -> None:
     assert_same_gradients(ot.Retrace(0.9), gpu_kernels.tensors(window_with_ends((9, 3, 2))), ["q"])
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("shape", [(70, 5, 3), (3, 150, 7), (2, 64, 40), (40, 9, 15)])
+def test_gradient_over_many_tiles(shape: tuple[int, int, int], batch_major: bool) -> None:
+    """Tiles end within a step, or hold several steps."""
+    w = gpu_kernels.tensors(window_with_ends(shape), batch_major=batch_major)
+    assert_same_gradients(ot.Retrace(0.9), w, ["q", "pi", "discount"])
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("forwards", [False, True])
+@each("fades", [False, True])
+def test_pairs_in_chunks_of_many_tiles(fades: bool, forwards: bool, batch_major: bool) -> None:
+    """Some neighbours fade within a tile, some within a chunk, some not at all."""
+    launch = gpu_kernels.load("launch")
+    plans = gpu_kernels.load("plans")
+    n = 200
+    rng = np.random.default_rng(0)
+    m = np.tile([0.0, 1e-9, 0.1, 0.5, 1.0], (n, 1)) * np.where(rng.random((n, 5)) < 0.9, 1.0, 0.3)
+    b = rng.normal(size=(n, 5))
+    expected = np.zeros((n + 1, 5))
+    if forwards:
+        for t in range(n):
+            expected[t] = b[t] + (m[t - 1] * expected[t - 1] if t else 0)
+    else:
+        for t in reversed(range(n)):
+            expected[t] = b[t] + m[t] * expected[t + 1]
+    tensors = gpu_kernels.tensors({"m": m, "b": b}, batch_major=batch_major)
+    plan = plans.FoldPlan(plans.FoldMode(4, 8, batch_major, double=True), 64)
+    assert plan.chunk_steps < n
+    for chosen in (plan, None):
+        out = torch.full_like(tensors["b"], torch.nan)
+        with gpu_kernels.in_use():
+            launch.solve(**tensors, out=out, forwards=forwards, batch_major=batch_major, fades=fades, plan=chosen)
+        np.testing.assert_allclose(out.cpu().numpy(), expected[:n], rtol=1e-12, atol=1e-12)
 
 
 @each("names", [["q_a", "expected_q", "r"], ["discount"], ["log_pi_a", "log_mu_a"]])

@@ -50,6 +50,9 @@ SHAPES = [
     (391, 6503, 8),
     (500, 14001, 9),
     (90, 36001, 18),
+    (12001, 42, 7),
+    (4000, 116, 7),
+    (6001, 79, 17),
 ]
 Tensors = dict[str, torch.Tensor]
 
@@ -123,6 +126,14 @@ def test_targets_and_gradients(shape: tuple[int, int, int], batch_major: bool) -
     wanted = torch.autograd.grad(expected, [doubles[name] for name in leaves], weights.double())
     for one, other in zip(got, wanted, strict=True):
         assert_close(one, other)
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@pytest.mark.parametrize("shape", [(3000, 50, 18), (4096, 300, 5), (30000, 1, 4), (1697, 1915, 6)], ids=str)
+def test_traces_that_may_grow(shape: tuple[int, int, int], batch_major: bool) -> None:
+    w = window(shape, batch_major=batch_major)
+    for trace in (ot.ImportanceSampling(0.95), ot.QSigma(1.0, 0.5)):
+        assert_close(gpu_kernels.on_tensors(trace, w), reference(w, trace))
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 5), (3000, 50, 18), (4096, 300, 5), (30000, 1, 4)], ids=str)

@@ -23,6 +23,7 @@ import triton.language as tl
 from offtrace.returns.gpu.links import is_large, linked
 from offtrace.returns.gpu.rows import (
     GIVEN,
+    Q_LAMBDA,
     as_place,
     fits,
     flags_of,
@@ -179,7 +180,9 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
-    KEPT: tl.constexpr = "evict_last" if mode.eviction == "" else ""
+    # What is added to at the end stays in the cache until then, if it is not too much. Small windows do so anyway.
+    IS_LITTLE: tl.constexpr = FADES and mode.kind != Q_LAMBDA
+    KEPT: tl.constexpr = "evict_last" if mode.eviction == "" and IS_LITTLE else ""
     UNIT: tl.constexpr = 1.0 if FADES or mode.double else GAIN_UNIT
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     lambda_ = tl.full((), lambda_, real)
@@ -208,13 +211,12 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
         steps = following
         if gain is not None:
             if FADES:
-                matters = matters & is_large(product, mode)
+                matters = matters & near_any(is_large(product, mode), mode)
             num_reached += tl.where(matters, STEPS, 0)
         g, reach, carried, product = folded(m, b, carried, product, mode)
         t, base, here, _ = places(n - done, neighbour, n, batch, mode)
         there = in_batch & (t >= 0)
         if gain is not None:
-            # What is added to at the end stays in the cache until then. Small windows do so anyway.
             is_reached = over_tile(matters, mode)
             tl.store(gain + base + here, reach * (1 / UNIT), there & is_reached, eviction_policy=KEPT)
             tl.store(out + base + here, g, there & is_reached, eviction_policy=KEPT)
@@ -291,6 +293,21 @@ def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.c
         if mode.checks:
             wrong = wrong | (there & ~fits(g, mode))
     return tl.max(tl.max(wrong.to(tl.int32), 1), 0) > 0 if mode.checks else False
+
+
+@triton.jit
+def near_any(x, mode: tl.constexpr):
+    """Return for every neighbour whether `x` is true for one of the eight that share 32 bytes of memory with it.
+
+    Memory is slow to write if only a part of these is written.
+    """
+    ROWS: tl.constexpr = mode.rows
+    if mode.batch_major or ROWS < 8:
+        found = x
+    else:
+        any_of_8 = tl.max(tl.reshape(x.to(tl.int32), (ROWS // 8, 8)), 1) > 0
+        found = tl.reshape(tl.broadcast_to(any_of_8[:, None], (ROWS // 8, 8)), (ROWS,))
+    return found
 
 
 @triton.jit

@@ -24,16 +24,14 @@ Not with checks, and not in windows that are cached.
 """
 NARROW_IN_CHUNKS = 7
 """In chunks, other rows of up to this many actions are read in runs of 2 steps."""
-MIDDLE = 16
-"""In chunks, tiles for 13 to this many actions have 64 neighbours, without checks, in windows that are not cached."""
-MIDDLE_EXCESS = 1.2
-"""The same as in `NEIGHBOURS` for these tiles. If it is more, an odd number of actions takes more warps."""
 WIDEST = 18
 """Wider rows are not read in runs."""
 FEWEST = 8
 """Smaller batches are not read in runs, either."""
-NEIGHBOURS = ((128, 1.1), (64, 1.1), (32, 1.2), (16, 1.5))
+NEIGHBOURS = ((128, 1.15), (64, 1.18), (32, 1.2), (16, 1.5))
 """Neighbours of a tile in chunks, and how many rows the tiles may have for each neighbour in the batch; else 8."""
+NEIGHBOURS_IF_CACHED = ((64, 1.1), (32, 1.2), (16, 1.5))
+"""The same for windows that are cached, small or wide."""
 FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 16
@@ -207,17 +205,17 @@ def _tile_in_chunks(size: Size) -> Plan:
     max_warps = HELD
     if not size.has_own_rows:
         run = 1
-        rows = _neighbours(size.batch, 64 if size.num_actions == WIDEST and not size.is_cached else 16)
-        if size.num_actions <= MIDDLE and not size.is_cached and not size.checks:
-            if -(-size.batch // 64) * 64 <= MIDDLE_EXCESS * size.batch:
-                rows = 64
-            elif size.num_actions % 2 == 1:
-                max_warps = MOST_HELD
+        rows = _neighbours(size.batch, 16 if size.checks and size.num_actions < WIDEST else 64, size.is_cached)
+        if size.is_cached:
+            rows = min(rows, 16)
+        elif size.num_actions % 2 == 1 and rows < 64 and not size.checks:
+            rows = min(rows, 16)
+            max_warps = MOST_HELD
     else:
         # Rows of 9 and 11 actions are loaded number by number, and then longer runs help.
         is_odd = size.num_actions % 2 == 1 and not size.is_cached
         run = 2 if size.num_actions <= NARROW_IN_CHUNKS or is_odd else 1
-        rows = _neighbours(size.batch, 64 if size.is_cached else 128)
+        rows = _neighbours(size.batch, 128, size.is_cached)
     if size.num_actions <= NARROWEST and size.checks:
         rows = min(rows, 64)
     elif size.num_actions <= NARROWEST and not size.is_cached and size.batch % 64 == 0:
@@ -238,11 +236,12 @@ def _cut(plan: Plan, size: Size) -> Plan:
     return plan._replace(num_chunks=max(1, min(num_chunks, size.n // (2 * plan.steps))))
 
 
-def _neighbours(batch: int, most: int) -> int:
+def _neighbours(batch: int, most: int, is_cached: bool) -> int:
     """Return how many neighbours tiles in chunks have: `most`, or fewer if too many rows would be empty."""
-    return next(
-        (rows for rows, excess in NEIGHBOURS if rows <= most and -(-batch // rows) * rows <= excess * batch), 8
-    )
+    for rows, excess in NEIGHBOURS_IF_CACHED if is_cached else NEIGHBOURS:
+        if rows <= most and -(-batch // rows) * rows <= excess * batch:
+            return rows
+    return 8
 
 
 def _plan_of_scans(size: Size, batch_major: bool) -> Plan:
@@ -262,7 +261,7 @@ def _plan_of_scans(size: Size, batch_major: bool) -> Plan:
         steps = min(steps, num_rows, power_of_2(n))
         rows = min(num_rows, 64) if steps == 1 else num_rows // steps
         if n > SHORT and steps > 1:
-            rows = min(_neighbours(batch, 64), num_rows, power_of_2(batch))
+            rows = min(_neighbours(batch, 64, is_cached=True), num_rows, power_of_2(batch))
             steps = max(1, min(32, num_rows) // rows)
         rows = min(rows, power_of_2(batch))
     num_warps_of_program = max(1, steps * rows // 32) if num_rows >= 64 else 4
@@ -308,7 +307,7 @@ def fold_plan(n: int, batch: int, batch_major: bool, double: bool, num_multiproc
         steps = min(FOLD_TILE, power_of_2(along))
         mode = FoldMode(steps, FOLD_TILE // steps, batch_major, double)
     else:
-        rows = _neighbours(batch, 32)
+        rows = _neighbours(batch, 32, is_cached=False)
         mode = FoldMode(FOLD_RUN * 32 // rows, rows, False, double, FOLD_RUN, rows)
     num_groups = -(-batch // mode.rows)
     num_tiles = -(-n // mode.steps)
