@@ -28,10 +28,12 @@ WIDEST = 18
 """Wider rows are not read in runs."""
 FEWEST = 8
 """Smaller batches are not read in runs, either."""
-NEIGHBOURS = ((128, 1.15), (64, 1.18), (32, 1.2), (16, 1.5))
+NEIGHBOURS = ((128, 1.1), (64, 1.1), (32, 1.2), (16, 1.5))
 """Neighbours of a tile in chunks, and how many rows the tiles may have for each neighbour in the batch; else 8."""
-NEIGHBOURS_IF_CACHED = ((64, 1.1), (32, 1.2), (16, 1.5))
-"""The same for windows that are cached, small or wide."""
+MORE_OF_128 = 1.15
+"""The same for 128 neighbours and runs of 2 steps, in windows that are not cached."""
+MORE_OF_64 = 1.18
+"""The same for 64 neighbours and up to 5 actions, or rows that several threads share."""
 FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 16
@@ -205,23 +207,29 @@ def _tile_in_chunks(size: Size) -> Plan:
     max_warps = HELD
     if not size.has_own_rows:
         run = 1
-        rows = _neighbours(size.batch, 16 if size.checks and size.num_actions < WIDEST else 64, size.is_cached)
-        if size.is_cached:
-            rows = min(rows, 16)
-        elif size.num_actions % 2 == 1 and rows < 64 and not size.checks:
-            rows = min(rows, 16)
-            max_warps = MOST_HELD
+        rows = _neighbours(size.batch, 16)
+        if not size.is_cached and (size.num_actions == WIDEST or not size.checks):
+            wide = _neighbours(size.batch, 64, MORE_OF_64)
+            is_odd = size.num_actions % 2 == 1
+            if wide == 64 or not is_odd:
+                rows = wide
+            else:
+                max_warps = MOST_HELD
     else:
         # Rows of 9 and 11 actions are loaded number by number, and then longer runs help.
         is_odd = size.num_actions % 2 == 1 and not size.is_cached
         run = 2 if size.num_actions <= NARROW_IN_CHUNKS or is_odd else 1
-        rows = _neighbours(size.batch, 128, size.is_cached)
+        rows = _neighbours(size.batch, 64)
+        if not size.is_cached:
+            rows = _neighbours(size.batch, 128, MORE_OF_128 if run == 2 else 0)
     if size.num_actions <= NARROWEST and size.checks:
         rows = min(rows, 64)
-    elif size.num_actions <= NARROWEST and not size.is_cached and size.batch % 64 == 0:
-        run = 4
-        rows = 64
-        max_warps = HELD_IN_LONG_RUNS
+    elif size.num_actions <= NARROWEST and not size.is_cached:
+        rows = max(rows, _neighbours(size.batch, 64, MORE_OF_64))
+        if size.batch % 64 == 0:
+            run = 4
+            rows = 64
+            max_warps = HELD_IN_LONG_RUNS
     return _tile_of_runs(run, 4 if rows == 8 else 2, rows, max_warps)
 
 
@@ -236,10 +244,14 @@ def _cut(plan: Plan, size: Size) -> Plan:
     return plan._replace(num_chunks=max(1, min(num_chunks, size.n // (2 * plan.steps))))
 
 
-def _neighbours(batch: int, most: int, is_cached: bool) -> int:
-    """Return how many neighbours tiles in chunks have: `most`, or fewer if too many rows would be empty."""
-    for rows, excess in NEIGHBOURS_IF_CACHED if is_cached else NEIGHBOURS:
-        if rows <= most and -(-batch // rows) * rows <= excess * batch:
+def _neighbours(batch: int, most: int, more: float = 0) -> int:
+    """Return how many neighbours tiles in chunks have: `most`, or fewer if too many rows would be empty.
+
+    `more` is for `most` what `NEIGHBOURS` has for all.
+    """
+    for rows, excess in NEIGHBOURS:
+        allowed = max(excess, more) if rows == most else excess
+        if rows <= most and -(-batch // rows) * rows <= allowed * batch:
             return rows
     return 8
 
@@ -261,7 +273,7 @@ def _plan_of_scans(size: Size, batch_major: bool) -> Plan:
         steps = min(steps, num_rows, power_of_2(n))
         rows = min(num_rows, 64) if steps == 1 else num_rows // steps
         if n > SHORT and steps > 1:
-            rows = min(_neighbours(batch, 64, is_cached=True), num_rows, power_of_2(batch))
+            rows = min(_neighbours(batch, 64), num_rows, power_of_2(batch))
             steps = max(1, min(32, num_rows) // rows)
         rows = min(rows, power_of_2(batch))
     num_warps_of_program = max(1, steps * rows // 32) if num_rows >= 64 else 4
@@ -307,7 +319,7 @@ def fold_plan(n: int, batch: int, batch_major: bool, double: bool, num_multiproc
         steps = min(FOLD_TILE, power_of_2(along))
         mode = FoldMode(steps, FOLD_TILE // steps, batch_major, double)
     else:
-        rows = _neighbours(batch, 32, is_cached=False)
+        rows = _neighbours(batch, 32)
         mode = FoldMode(FOLD_RUN * 32 // rows, rows, False, double, FOLD_RUN, rows)
     num_groups = -(-batch // mode.rows)
     num_tiles = -(-n // mode.steps)
