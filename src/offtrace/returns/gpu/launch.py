@@ -40,7 +40,7 @@ READ_PI = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_pi)
 READ_MU = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_mu)
 TRAJECTORY_AWARE = tuple(kind for cls, kind in formulas.KINDS.items() if not cls.markov)
 GROWING = (formulas.GIVEN, formulas.KIND_IS, formulas.KIND_Q_SIGMA)
-"""c may be above 1, and then sums over a chunk are much larger than what they add up to: they stay float64."""
+"""c may be above 1, so that products of c may grow, see `fold.one_pass`."""
 TAKE_DENSITIES = tuple(kind for cls, kind in formulas.KINDS.items() if cls.takes_densities)
 
 
