@@ -29,7 +29,10 @@ WIDEST = 18
 FEWEST = 8
 """Smaller batches are not read in runs, either."""
 NEIGHBOURS = ((128, 1.1), (64, 1.1), (32, 1.2), (16, 1.5))
-"""Neighbours of a tile in chunks, and how many rows the tiles may have for each neighbour in the batch; else 8."""
+"""Neighbours of a tile in chunks, and at most how many places all tiles have for each neighbour in the batch; else 8.
+
+A batch of 100 takes 128 places in tiles of 64 or 32, which is 1.28 for each.
+"""
 MORE_OF_128 = 1.15
 """The same for 128 neighbours and runs of 2 steps, in windows that are not cached."""
 MORE_OF_64 = 1.18
@@ -245,12 +248,15 @@ def _cut(plan: Plan, size: Size) -> Plan:
 
 
 def _neighbours(batch: int, most: int, more: float = 0) -> int:
-    """Return how many neighbours tiles in chunks have: `most`, or fewer if too many rows would be empty.
+    """Return how many neighbours tiles in chunks have: `most`, or fewer if too many places would be empty.
 
-    `more` is for `most` what `NEIGHBOURS` has for all.
+    `more` allows more empty places for `most` than `NEIGHBOURS` does.
+
+    >>> _neighbours(100, 64), _neighbours(60, 64), _neighbours(56, 64), _neighbours(56, 64, more=MORE_OF_64)
+    (16, 64, 32, 64)
     """
-    for rows, excess in NEIGHBOURS:
-        allowed = max(excess, more) if rows == most else excess
+    for rows, places in NEIGHBOURS:
+        allowed = max(places, more) if rows == most else places
         if rows <= most and -(-batch // rows) * rows <= allowed * batch:
             return rows
     return 8
