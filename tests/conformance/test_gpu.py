@@ -473,18 +473,13 @@ def test_gradient_over_many_tiles(shape: tuple[int, int, int], batch_major: bool
     assert_same_gradients(ot.Retrace(0.9), w, ["q", "pi", "discount"])
 
 
-@pytest.mark.parametrize("batch_major", [False, True])
-@each("forwards", [False, True])
-@each("fades", [False, True])
-def test_pairs_in_chunks_of_many_tiles(fades: bool, forwards: bool, batch_major: bool) -> None:
-    """Some neighbours fade within a tile, some within a chunk, some not at all."""
+def assert_solved(m: np.ndarray, *, forwards: bool, batch_major: bool, fades: bool) -> None:
+    """Fold pairs in chunks of 64 steps, and as it is done by default."""
     launch = gpu_kernels.load("launch")
     plans = gpu_kernels.load("plans")
-    n = 200
-    rng = np.random.default_rng(0)
-    m = np.tile([0.0, 1e-9, 0.1, 0.5, 1.0], (n, 1)) * np.where(rng.random((n, 5)) < 0.9, 1.0, 0.3)
-    b = rng.normal(size=(n, 5))
-    expected = np.zeros((n + 1, 5))
+    n, batch = m.shape
+    b = np.random.default_rng(0).normal(size=m.shape)
+    expected = np.zeros((n + 1, batch))
     if forwards:
         for t in range(n):
             expected[t] = b[t] + (m[t - 1] * expected[t - 1] if t else 0)
@@ -499,6 +494,38 @@ def test_pairs_in_chunks_of_many_tiles(fades: bool, forwards: bool, batch_major:
         with gpu_kernels.in_use():
             launch.solve(**tensors, out=out, forwards=forwards, batch_major=batch_major, fades=fades, plan=chosen)
         np.testing.assert_allclose(out.cpu().numpy(), expected[:n], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("forwards", [False, True])
+@each("fades", [False, True])
+def test_pairs_in_chunks_of_many_tiles(fades: bool, forwards: bool, batch_major: bool) -> None:
+    """Some neighbours fade within a tile, some within a chunk, some not at all."""
+    shrinks = np.random.default_rng(1).random((200, 5)) < 0.1
+    m = np.array([0.0, 1e-9, 0.1, 0.5, 1.0]) * np.where(shrinks, 0.3, 1.0)
+    assert_solved(m, forwards=forwards, batch_major=batch_major, fades=fades)
+
+
+@each("forwards", [False, True])
+def test_pairs_whose_products_shrink_and_grow_again(forwards: bool) -> None:
+    """Π m of a chunk of 64 steps falls to 2⁻¹²⁸ on the way, and is 1 at its end."""
+    m = np.ones((200, 1))
+    for start in range(0, 200, 64):
+        m[start + 4 : start + 20] = 2.0**8
+        m[start + 20 : start + 36] = 2.0**-8
+    m = m if forwards else m[::-1].copy()
+    assert_solved(m, forwards=forwards, batch_major=False, fades=False)
+
+
+def test_gradient_of_traces_that_shrink_and_grow_again() -> None:
+    """In chunks, as the default plan has them. Only traces with c of 1 at most fade."""
+    n = 200
+    steps = {name: np.ones((n, 8)) for name in ("q_a", "expected_q", "r", "discount", "pi_a", "mu_a")}
+    steps["mu_a"][44:60] = 2.0**-15
+    steps["pi_a"][60:76] = 2.0**-15
+    plan = gpu_kernels.load("plans").fold_plan(n, 8, False, True, 132)
+    assert 80 < plan.chunk_steps < n
+    assert_same_gradients(ot.ImportanceSampling(1.0), gpu_kernels.tensors(steps), ["r", "expected_q"])
 
 
 @each("names", [["q_a", "expected_q", "r"], ["discount"], ["log_pi_a", "log_mu_a"]])
@@ -1020,6 +1047,27 @@ def test_a_product_that_has_faded_stays_faded() -> None:
         patch.setattr(launch, "plan_for", lambda *_: launch.Plan(1, 1, 2))
         got = gpu_kernels.targets(ot.Retrace(1.0), steps, validate=False)
     np.testing.assert_allclose(got, ot.targets(**steps, trace=ot.Retrace(1.0), validate=False), rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+def test_products_that_shrink_and_grow_again(batch_major: bool) -> None:
+    """Π m of a chunk falls to 2⁻⁶⁰ on the way and is 1 at its end, so the last reward reaches all steps."""
+    n = 64
+    zeros = {name: np.zeros((n, 3)) for name in ("q_a", "expected_q", "r")}
+    steps = zeros | {name: np.ones((n, 3)) for name in ("discount", "pi_a", "mu_a")}
+    steps["mu_a"][8:16] = 2.0**-7.5
+    steps["pi_a"][16:24] = 2.0**-7.5
+    steps["r"][-1] = 1
+    w = gpu_kernels.tensors(
+        {name: value.astype(np.float32) for name, value in steps.items()}, batch_major=batch_major
+    )
+    launch = gpu_kernels.load("launch")
+    trace = ot.ImportanceSampling(1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "plan_for", lambda *_: launch.Plan(4, 2, 2))
+        got = gpu_kernels.on_tensors(trace, w)
+    assert ot.targets(**steps, trace=trace)[0] == pytest.approx(1)
+    np.testing.assert_allclose(got.cpu().numpy(), ot.targets(**steps, trace=trace), rtol=1e-5)
 
 
 def test_whole_numbers_as_coefficients() -> None:
