@@ -193,7 +193,7 @@ def kernels_of(shape: Shape, plan: Plan, *, is_closer: bool) -> set[Kernel]:
 
 
 def compile_share(share: list[Kernel]) -> None:
-    """Compile kernels into Triton's cache on disk."""
+    """Compile kernels into Triton's cache on disk, except for those of the gradient's recursion, which are few."""
     for kernel in share:
         plan = kernel.plan
         given = job((4 * plan.steps, 2 * plan.rows, kernel.num_actions))._replace(kind=kernel.kind)

@@ -13,3 +13,4 @@ def write_places(out, n, batch, mode: tl.constexpr):
     at = out + tl.arange(0, mode.steps * mode.rows)
     tl.store(at, base + here)
     tl.store(at + mode.steps * mode.rows, base + here + state)
+    tl.store(at + 2 * mode.steps * mode.rows, here.dtype.primitive_bitwidth)

@@ -168,19 +168,20 @@ def test_places_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_places_beyond_32_bits() -> None:
-    """No window of this size is there: its first tile reaches over 15 · 2²⁸ rows."""
+    """No window of this size is there: the first tile reaches over 15 · 2²⁸ rows, unless it is flat."""
     launch = gpu_kernels.load("launch")
     kernel = importlib.import_module("builders.places_kernel").write_places
     n, batch, steps, side = 100, 2**28, 16, 4
     w = launch.Inputs(*[torch.empty(n, batch, device="meta")] * 2)
-    mode = launch.Job(w, 0).mode(launch.Plan(steps, side))
-    assert mode.wide
-    out = torch.zeros(2, steps, side, dtype=torch.int64, device=gpu_kernels.DEVICE)
-    kernel[(1,)](out, n, batch, mode)
-    t = np.arange(n - 1, n - 1 - steps, -1)[:, None]
-    neighbour = np.arange(side)
-    np.testing.assert_array_equal(out.cpu()[0], t * batch + neighbour)
-    np.testing.assert_array_equal(out.cpu()[1], (t + 1) * batch + neighbour)
+    for flat in (False, True):
+        mode = launch.Job(w, 0).mode(launch.Plan(1 if flat else steps, side, flat=flat))._replace(wide=True)
+        out = torch.zeros(3, mode.steps, side, dtype=torch.int64, device=gpu_kernels.DEVICE)
+        kernel[(1,)](out, n, batch, mode)
+        t = np.array([[-1]]) if flat else np.arange(n - 1, n - 1 - steps, -1)[:, None]
+        neighbour = np.arange(side)
+        np.testing.assert_array_equal(out.cpu()[0], t * batch + neighbour)
+        np.testing.assert_array_equal(out.cpu()[1], (t + 1) * batch + neighbour)
+        assert (out.cpu()[2] == 64).all()
 
 
 @pytest.fixture
@@ -240,6 +241,12 @@ def test_chunks_whose_targets_are_not_known_yet(
     tell(lambda chunk, which: which < 2 or chunk in known)
     got = gpu_kernels.targets(trace, w, validate=False)
     np.testing.assert_allclose(got, ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12)
+    if trace.name == "importance_sampling":  # products over several chunks may shrink and grow again
+        w["mu_a"][14] = 1e-40
+        w["discount"][6] = 1e-40
+        tell(lambda chunk, which: which < 2 or chunk in known)
+        got = gpu_kernels.targets(trace, w, validate=False)
+        np.testing.assert_allclose(got, ot.targets(**w, trace=trace, validate=False), rtol=1e-12, atol=1e-12)
 
 
 @pytest.fixture
@@ -334,6 +341,7 @@ def test_plans_fit_their_windows() -> None:
                         assert mode.rows <= 32 or mode.rows == 32 * mode.num_warps
                     if mode.run:
                         assert 32 * mode.num_warps == mode.steps // mode.run * mode.rows
+                        assert mode.side == mode.rows
     assert plans.plan_for(16, 1 << 20, 18, False, 132, False).num_chunks == 1
     assert plans.plan_for(16, 4, 18, False, 132, False).num_chunks == 1
     assert plans.plan_for(65536, 64, 18, False, 132, False).num_chunks > 100
@@ -380,7 +388,7 @@ TIMED = {
 
 @each(("window", "plan"), TIMED.items())
 def test_plans_are_those_that_were_timed(window: tuple, plan: tuple[int, ...]) -> None:
-    """Windows of docs/returns.md, on an H200. A plan that changes has to be timed before it is put here."""
+    """On an H200. A plan that changes has to be timed before it is put here."""
     plans = gpu_kernels.load("plans")
     n, batch, num_actions, checks = window
     steps, rows, num_chunks, num_warps, max_warps, run = plan
@@ -414,6 +422,7 @@ def test_blocks_cover_a_row(most_own: int, in_halves: bool) -> None:
             assert width == plans.power_of_2(width)
             end += width
         assert num_actions <= end < 2 * num_actions
+        assert most_own or end == plans.width_of(num_actions)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------
@@ -515,6 +524,16 @@ def test_pairs_whose_products_shrink_and_grow_again(forwards: bool) -> None:
         m[start + 20 : start + 36] = 2.0**-8
     m = m if forwards else m[::-1].copy()
     assert_solved(m, forwards=forwards, batch_major=False, fades=False)
+
+
+@pytest.mark.usefixtures("_late")
+def test_pairs_of_chunks_whose_products_shrink_and_grow_again(tell: Callable) -> None:
+    """Chunk 3 looks behind chunk 2, with a product of 2⁻¹²⁸, and behind chunk 1, with one of 2¹²⁸."""
+    m = np.ones((256, 1))
+    m[64:128] = 2.0**2
+    m[128:192] = 2.0**-2
+    tell(lambda chunk, which: which < 2 or chunk == 0)
+    assert_solved(m, forwards=True, batch_major=False, fades=False)
 
 
 def test_gradient_of_traces_that_shrink_and_grow_again() -> None:
@@ -990,6 +1009,32 @@ def test_of_two_forms_the_same_is_read(trace: ot.Trace) -> None:
     np.testing.assert_allclose(gpu_kernels.targets(trace, steps), ot.targets(**steps, trace=trace), rtol=1e-12)
 
 
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("reads_rows", [False, True])
+def test_a_chunk_starts_from_the_value_of_the_step_behind_it(reads_rows: bool, batch_major: bool) -> None:
+    """With TD errors of 0 and whole numbers for Q, the targets are Q to the last bit, though c is 1.5."""
+    launch = gpu_kernels.load("launch")
+    rng = np.random.default_rng(0)
+    v = rng.integers(-8, 9, (121, 3)).astype(np.float32)
+    q = np.stack([v + 1, v - 1], -1)
+    a = rng.integers(2, size=(120, 3))
+    q_a = windows.taken(q, a)
+    steps = {
+        "r": q_a - v[1:],
+        "discount": np.ones((120, 3), np.float32),
+        "mu_a": np.full((120, 3), 1 / 3, np.float32),
+    }
+    if reads_rows:
+        steps |= {"q": q, "pi": np.full((121, 3, 2), 0.5, np.float32), "a": a}
+    else:
+        steps |= {"q_a": q_a, "expected_q": v[1:], "pi_a": np.full((120, 3), 0.5, np.float32)}
+    w = gpu_kernels.tensors(steps, batch_major=batch_major)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "plan_for", lambda *_: launch.Plan(4, 2, 4))
+        got = gpu_kernels.on_tensors(ot.ImportanceSampling(1.0), w)
+    np.testing.assert_array_equal(got.cpu().numpy(), q_a)
+
+
 @each("num_chunks", [1, 3])
 def test_large_coefficients_cancel(num_chunks: int) -> None:
     """With TD errors of 0 the targets are Q, though c Q and c G grow to 10¹¹ times that."""
@@ -1050,7 +1095,8 @@ def test_a_product_that_has_faded_stays_faded() -> None:
 
 
 @pytest.mark.parametrize("batch_major", [False, True])
-def test_products_that_shrink_and_grow_again(batch_major: bool) -> None:
+@each("trace", [ot.ImportanceSampling(1.0), ot.QSigma(1.0, 1.0), lambda pi_a, mu_a: pi_a / mu_a])
+def test_products_that_shrink_and_grow_again(trace: Any, batch_major: bool) -> None:
     """Π m of a chunk falls to 2⁻⁶⁰ on the way and is 1 at its end, so the last reward reaches all steps."""
     n = 64
     zeros = {name: np.zeros((n, 3)) for name in ("q_a", "expected_q", "r")}
@@ -1062,7 +1108,6 @@ def test_products_that_shrink_and_grow_again(batch_major: bool) -> None:
         {name: value.astype(np.float32) for name, value in steps.items()}, batch_major=batch_major
     )
     launch = gpu_kernels.load("launch")
-    trace = ot.ImportanceSampling(1.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "plan_for", lambda *_: launch.Plan(4, 2, 2))
         got = gpu_kernels.on_tensors(trace, w)

@@ -11,8 +11,8 @@ folded, and G of its earliest step is carried to the next tile:
     program  |   ← tile tile |   ← tile tile |   ← tile tile |
 
 Where the batch is too small to keep the device busy, time is cut into chunks, each with programs of its own. They
-take G behind their chunk as 0 at first. At the end, a program tells the others what its chunk does to G, looks up
-what theirs do (`links.py`), and adds what is missing.
+take G behind their chunk as 0 at first, or as Q(x, a) if c can be above 1. At the end, a program tells the others
+what its chunk does to G, looks up what theirs do (`links.py`), and adds what is missing.
 
 What is carried is float64, so a long window of float32 does not accumulate rounding errors.
 """
@@ -28,7 +28,6 @@ from offtrace.returns.gpu.rows import (
     fits,
     flags_of,
     is_before,
-    is_finite,
     load_rows,
     load_steps,
     order_in_tile,
@@ -42,7 +41,7 @@ from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 ADD_STEPS = tl.constexpr(16)
 """Steps at once where what is missing is added."""
 GAIN_UNIT = tl.constexpr(2.0**64)
-"""Products that may grow are written to float32 in this unit: from 2⁻⁶², with all digits, to 2¹⁹¹."""
+"""Products that may grow are divided by this before they are stored: float32 then has all digits of 2⁻⁶² to 2¹⁹¹."""
 
 
 @triton.jit
@@ -170,17 +169,17 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
              mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):  # fmt: skip
     """Take some neighbours of the batch through one chunk of time; chunk 0 has the last steps.
 
-    If there are several chunks, G behind a chunk is not known at first. It is taken as 0, and what it is to be
-    multiplied by, Π m, is written to `gain`. At the end, the program gets G by `links`, and adds what is missing.
+    If there are several chunks, G behind a chunk is not known at first. It is taken as some value, and what it is to
+    be multiplied by, Π m, is written to `gain`. At the end, the program gets G by `links`, and adds what is missing.
 
-    If traces fade, Π m is written only as long as it can matter, which is not long where they are cut. If they may
-    grow, a small error in G may, too. So G behind a chunk is taken as Q(x, a) at first, and everything that is passed
-    on is about G − Q(x, a): there is no large c Q that a large c G has to cancel.
+    If traces fade, that value is 0, and Π m is written only as long as it can matter, which is not long where they
+    are cut. If they may grow, so may a small error in G. Then the value is Q(x, a), and everything that is passed on
+    is about G − Q(x, a): there is no large c Q that a large c G has to cancel.
     """
     STEPS: tl.constexpr = mode.steps
     SIZE: tl.constexpr = mode.steps * mode.rows
     ROWS: tl.constexpr = mode.rows
-    # What is added to at the end stays in the cache until then, if it is not too much. Small windows do so anyway.
+    # What is added to at the end is kept in the cache until then, unless it is too much. Small windows stay anyway.
     IS_LITTLE: tl.constexpr = FADES and mode.kind != Q_LAMBDA
     KEPT: tl.constexpr = "evict_last" if mode.eviction == "" and IS_LITTLE else ""
     UNIT: tl.constexpr = 1.0 if FADES or mode.double else GAIN_UNIT
@@ -202,7 +201,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     end = tl.minimum(start + chunk_steps, num_steps)
     lane = first + tl.arange(0, mode.rows).to(tl.int64)
     if gain is not None and not FADES:
-        carried = value_before(w, n - start, lane, n, batch, mode)
+        carried = value_behind(w, n - start, lane, n, batch, mode)
     steps = load_steps(w, n - start, neighbour, in_batch, n, batch, lambda_, mode)
     for done in tl.range(start, end, STEPS, num_stages=1):
         later = done + STEPS
@@ -230,7 +229,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     if gain is not None:
         tl.debug_barrier()  # `out` and `gain` were written by other threads
         if not FADES:
-            carried -= value_before(w, n - end, lane, n, batch, mode)
+            carried -= value_behind(w, n - end, lane, n, batch, mode)
         behind = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
         wrong = add_behind(out, gain, behind * UNIT, num_reached, start, lane, n, batch, mode)
         if mode.checks:
@@ -242,10 +241,10 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
 
 
 @triton.jit
-def value_before(w, t, lane, n, batch, mode: tl.constexpr):
-    """Return Q(x_t, a_t), one per neighbour, or 0 where it is not there or not finite.
+def value_behind(w, t, lane, n, batch, mode: tl.constexpr):
+    """Return Q(x_t, a_t), one per neighbour, or 0 where it is not there.
 
-    It need not be right, as it is taken away again: with 0 only more digits are lost. Corrections have no need of it.
+    Any value would do, as it is taken away again; this one loses the fewest digits. Corrections need none.
     """
     ROWS: tl.constexpr = mode.rows
     value = tl.zeros((ROWS,), tl.float64)
@@ -263,7 +262,7 @@ def value_before(w, t, lane, n, batch, mode: tl.constexpr):
             action = tl.load(w.a + at, there, -1).to(tl.int64)
             known = (action >= 0) & (action < mode.num_actions)
             value = tl.load(w.q + state * mode.num_actions + action, known, 0.0).to(tl.float64)
-    return tl.where(is_finite(value), value, 0.0)
+    return value
 
 
 @triton.jit
@@ -297,9 +296,9 @@ def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.c
 
 @triton.jit
 def near_any(x, mode: tl.constexpr):
-    """Return for every neighbour whether `x` is true for one of the eight that share 32 bytes of memory with it.
+    """Return for every neighbour whether `x` is true for any of its group of eight.
 
-    Memory is slow to write if only a part of these is written.
+    In float32, and if the batch is a multiple of 8, these are 32 bytes of memory. A part of them is slow to write.
     """
     ROWS: tl.constexpr = mode.rows
     if mode.batch_major or ROWS < 8:

@@ -183,10 +183,6 @@ class Form(NamedTuple):
     constants: tuple[Mode, bool, bool]
     """Mode; whether traces fade; whether sums have the same order in every call."""
 
-    @property
-    def fades(self) -> bool:
-        return self.constants[1]
-
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Form":
         n, batch = job.shape

@@ -250,7 +250,7 @@ def _cut(plan: Plan, size: Size) -> Plan:
 def _neighbours(batch: int, most: int, more: float = 0) -> int:
     """Return how many neighbours tiles in chunks have: `most`, or fewer if too many places would be empty.
 
-    `more` allows more empty places for `most` than `NEIGHBOURS` does.
+    `more` is the limit for `most` itself, where it is higher than that of `NEIGHBOURS`.
 
     >>> _neighbours(100, 64), _neighbours(60, 64), _neighbours(56, 64), _neighbours(56, 64, more=MORE_OF_64)
     (16, 64, 32, 64)
@@ -321,8 +321,7 @@ def fold_plan(n: int, batch: int, batch_major: bool, double: bool, num_multiproc
     very small batches, the steps of a tile are folded by a scan.
     """
     if batch_major or batch < FEWEST:
-        along = n if batch_major else FOLD_TILE // power_of_2(batch)
-        steps = min(FOLD_TILE, power_of_2(along))
+        steps = min(FOLD_TILE, power_of_2(n)) if batch_major else FOLD_TILE // power_of_2(batch)
         mode = FoldMode(steps, FOLD_TILE // steps, batch_major, double)
     else:
         rows = _neighbours(batch, 32)
@@ -334,7 +333,7 @@ def fold_plan(n: int, batch: int, batch_major: bool, double: bool, num_multiproc
 
 
 def gradient_plan(n: int, batch: int, width: int, batch_major: bool) -> Plan:
-    """Return the tiles of the backward kernel: small ones where rows are wide, as a program then needs registers."""
+    """Return the tiles of the backward kernel. They are small where rows are wide: these take many registers."""
     size = max(1, tile_size(width) // (2 if width <= NARROW else 4))
     num_warps = max(1, size // 32) if width <= 32 else 4
     max_warps = MOST_HELD if width <= WIDEST else 0

@@ -1,6 +1,7 @@
 """What the kernels read of a row, as functions that Triton compiles into them.
 
-A kernel works on tiles: `steps` steps of `rows` neighbours in the batch, the latest step first.
+A kernel works on tiles: `steps` steps of `rows` neighbours in the batch, the latest step first. Flat tiles are drawn
+at `tile_of_program`.
 
     time-major                                 batch-major
     i = 0 … rows−1          step above−1       i = 0 … steps−1           first neighbour, steps above−1, above−2, …
@@ -143,7 +144,7 @@ def as_place(x, mode: tl.constexpr):
 
 @triton.jit
 def tile_of_program(n, batch, mode: tl.constexpr):
-    """Return the neighbours of a program and the step above its tile.
+    """Return the neighbours of a program and the step above its first row.
 
     In a flat tile, neighbours beyond the batch are those of later steps:
 
@@ -186,7 +187,7 @@ def order_in_tile(mode: tl.constexpr):
 def places(above, neighbour, n, batch, mode: tl.constexpr):
     """Return where the rows of a tile are in memory, in 4 parts.
 
-    t             the step of each row, above − 1 for the latest one; steps below −1 are not there
+    t             the step of each row, above − 1 for the first one; steps below −1 are not there
     base, here    row t of r, a, …, as a common offset and one per row
     state         row t+1 of Q and π is at base + here + state
 
