@@ -207,33 +207,39 @@ def _plans_with_few_chunks(size: Size, run: int, run_in_chunks: int) -> list[Pla
 
 def _tile_in_chunks(size: Size) -> Plan:
     """Return the tile that is best where there are many chunks."""
-    max_warps = HELD
-    if not size.has_own_rows:
-        run = 1
-        rows = _neighbours(size.batch, 16)
-        if not size.is_cached and (size.num_actions == WIDEST or not size.checks):
-            wide = _neighbours(size.batch, 64, MORE_OF_64)
-            is_odd = size.num_actions % 2 == 1
-            if wide == 64 or not is_odd:
-                rows = wide
-            else:
-                max_warps = MOST_HELD
-    else:
-        # Rows of 9 and 11 actions are loaded number by number, and then longer runs help.
-        is_odd = size.num_actions % 2 == 1 and not size.is_cached
-        run = 2 if size.num_actions <= NARROW_IN_CHUNKS or is_odd else 1
+    return _tile_of_own_rows(size) if size.has_own_rows else _tile_of_shared_rows(size)
+
+
+def _tile_of_own_rows(size: Size) -> Plan:
+    """Return that tile for rows of up to 12 actions."""
+    is_narrow = size.num_actions <= NARROWEST
+    if is_narrow and not size.is_cached and not size.checks and size.batch % 64 == 0:
+        return _tile_of_runs(4, 2, 64, HELD_IN_LONG_RUNS)
+    # Rows of 9 and 11 actions are loaded number by number, and then longer runs help.
+    is_odd = size.num_actions % 2 == 1 and not size.is_cached
+    run = 2 if size.num_actions <= NARROW_IN_CHUNKS or is_odd else 1
+    if size.is_cached:
         rows = _neighbours(size.batch, 64)
-        if not size.is_cached:
-            rows = _neighbours(size.batch, 128, MORE_OF_128 if run == 2 else 0)
-    if size.num_actions <= NARROWEST and size.checks:
+    else:
+        rows = _neighbours(size.batch, 128, MORE_OF_128 if run == 2 else 0)
+    if is_narrow and size.checks:
         rows = min(rows, 64)
-    elif size.num_actions <= NARROWEST and not size.is_cached:
+    elif is_narrow and not size.is_cached:
         rows = max(rows, _neighbours(size.batch, 64, MORE_OF_64))
-        if size.batch % 64 == 0:
-            run = 4
-            rows = 64
-            max_warps = HELD_IN_LONG_RUNS
-    return _tile_of_runs(run, 4 if rows == 8 else 2, rows, max_warps)
+    return _tile_of_runs(run, 4 if rows == 8 else 2, rows)
+
+
+def _tile_of_shared_rows(size: Size) -> Plan:
+    """Return that tile for rows of 13 to 18 actions, which threads share without checks."""
+    rows = _neighbours(size.batch, 16)
+    max_warps = HELD
+    if not size.is_cached and (size.num_actions == WIDEST or not size.checks):
+        wide = _neighbours(size.batch, 64, MORE_OF_64)
+        if wide == 64 or size.num_actions % 2 == 0:
+            rows = wide
+        else:
+            max_warps = MOST_HELD
+    return _tile_of_runs(1, 4 if rows == 8 else 2, rows, max_warps)
 
 
 def _tile_of_runs(run: int, num_threads: int, rows: int, max_warps: int = HELD) -> Plan:
