@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "index": "README.md",
     "returns": "docs/returns.md",
+    "gpu": "docs/gpu.md",
     "safety": "docs/safety.md",
     "online": "docs/online.md",
     "evaluation": "docs/evaluation.md",
