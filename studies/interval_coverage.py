@@ -39,6 +39,8 @@ EFFECTIVE = (0, 3, 10, 30, 100, np.inf)
 """Bounds of the groups of logs by effective episodes."""
 UNSEEN = (0, 1e-12, 0.01, 0.05, 0.2, 1)
 """Bounds of the groups of logs by the share of π's actions that they never show."""
+REWARDED = (0, 1, 3, 5, 10, 20, 50, 100, np.inf)
+"""Bounds of the groups of logs by the episodes that have a reward."""
 
 
 def evaluate_one(task: tuple[str, int, int]) -> dict[str, Any]:
@@ -56,6 +58,7 @@ def evaluate_one(task: tuple[str, int, int]) -> dict[str, Any]:
         "seed": seed,
         "effective": _short(found.diagnostics.effective_episodes),
         "unseen": _short(found.diagnostics.unseen_share),
+        "rewarded": found.diagnostics.num_rewarded,
         "estimates": {
             NAMES.get(one.name, one.name): [_short(x) for x in (one.value, one.standard_error, *one.bootstrap)]
             for one in found.estimates
@@ -138,14 +141,14 @@ def print_summary(rows: list[dict[str, Any]]) -> None:
                 f"  E = {size:,}: median effective episodes {row['effective_episodes']:.3g}, "
                 f"unseen share {row['unseen_share']:.1%}"
             )
-        groups = "".join(f"{f'E = {size:,}':>23}" for size in sizes)
+        groups = "".join(f"{f'E = {size:,}':>25}" for size in sizes)
         print(f"{'':<11}{groups}")
-        print(f"{'':<11}" + f"{'bias':>8}{'rmse':>7}{'95%':>4}{'b':>4}" * len(sizes))
+        print(f"{'':<11}" + f"{'bias':>10}{'rmse':>7}{'95%':>4}{'b':>4}" * len(sizes))
         for name in ORDER:
             cells = ""
             for size in sizes:
                 row = next(r for r in here if (r["num_episodes"], r["estimator"]) == (size, name))
-                cells += f"{_figure(row['bias'], 8)}{_figure(row['rmse'], 7)}"
+                cells += f"{_figure(row['bias'], 10)}{_figure(row['rmse'], 7)}"
                 cells += f"{100 * row['coverage']:>4.0f}{100 * row['bootstrap_coverage']:>4.0f}"
             print(f"{name:<11}{cells}")
 
@@ -156,21 +159,22 @@ def _figure(number: float, width: int) -> str:
 
 
 def print_thresholds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print the coverage by effective episodes and by unseen share, over all problems."""
+    """Print the coverage by effective episodes, unseen share and episodes with a reward, over all problems."""
     rows = []
     for key, bounds, names, title in (
         ("effective", EFFECTIVE, WEIGHTED, "effective episodes"),
         ("unseen", UNSEEN, FITTED, "unseen share"),
+        ("rewarded", REWARDED, (*FITTED, *WEIGHTED), "episodes with a reward"),
     ):
         print(f"\nCoverage of asymptotic intervals by {title}, all problems and sizes")
-        print(f"{'':<12}{'logs':>6}" + "".join(f"{name:>10}" for name in names))
+        print(f"{'':<12}{'logs':>6}" + "".join(f"{name:>11}" for name in names))
         for low, high in itertools.pairwise(bounds):
-            chosen = [line for line in lines if low <= line[key] < high]
+            chosen = [line for line in lines if low <= line.get(key, -1) < high]  # older lines have no "rewarded"
             if not chosen:
                 continue
             group = Group(chosen)
             label = f"{low:.2g} to {high:.2g}"
-            print(f"{label:<12}{len(chosen):>6}" + "".join(f"{100 * group.coverage(name):>10.0f}" for name in names))
+            print(f"{label:<12}{len(chosen):>6}" + "".join(f"{100 * group.coverage(name):>11.0f}" for name in names))
             rows += [
                 {
                     "by": title,

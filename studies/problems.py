@@ -38,6 +38,27 @@ def around(mdp: FiniteMDP, epsilon: float) -> np.ndarray:
     return epsilon / mdp.num_actions + (1 - epsilon) * np.eye(mdp.num_actions)[best]
 
 
+def clicks(num_pages: int = 5, num_offers: int = 3, seed: int = 0) -> FiniteMDP:
+    """Return visits to a shop, of which a few in a hundred end with a click, the only reward.
+
+    On every page one offer is shown. The visitor clicks, with a probability of up to 2 %, or leaves, or goes on.
+    """
+    rng = np.random.default_rng(seed)
+    clicked = num_pages
+    left = num_pages + 1
+    p = np.zeros((num_pages + 2, num_offers, num_pages + 2))
+    p[:num_pages, :, clicked] = rng.uniform(0, 0.02, (num_pages, num_offers))
+    p[:num_pages, :, left] = 0.3
+    rest = 1 - p[:num_pages].sum(axis=2, keepdims=True)
+    p[:num_pages, :, :num_pages] = rest * rng.dirichlet(np.ones(num_pages), (num_pages, num_offers))
+    p[[clicked, left], :, left] = 1
+    ends = np.arange(num_pages + 2) >= num_pages
+    reward = np.zeros_like(p)
+    reward[:num_pages, :, clicked] = 1
+    start = np.where(ends, 0, 1 / num_pages)
+    return FiniteMDP(p=p, r=reward, gamma=1.0, terminates=ends, start=start, name="clicks")
+
+
 def sepsis_policies(mdp: FiniteMDP) -> tuple[np.ndarray, np.ndarray]:
     """Return the clinicians' policy of ICU-Sepsis, and the best policy among their actions."""
     from icu_sepsis import ICUSepsisEnv
@@ -56,6 +77,7 @@ def problems() -> tuple[Problem, ...]:
     lake = from_gymnasium("FrozenLake-v1", gamma=0.99)
     fork = bifurcated_grid(slip=0.2)
     random = garnet(30, 3, 4, gamma=0.9, seed=0)
+    shop = clicks()
     cases = (
         ("lake near", lake, 0.2, 0.4, None),
         ("lake far", lake, 0.2, 0.8, None),
@@ -63,6 +85,8 @@ def problems() -> tuple[Problem, ...]:
         ("fork far", fork, 0.2, 0.8, None),
         ("garnet near", random, 0.3, 0.4, HORIZON),
         ("garnet far", random, 0.3, 0.7, HORIZON),
+        ("clicks near", shop, 0.3, 0.5, None),
+        ("clicks far", shop, 0.3, 0.9, None),
     )
     for name, mdp, target, behaviour, max_steps in cases:
         pi = around(mdp, target)

@@ -359,6 +359,29 @@ def test_few_effective_episodes_are_said_aloud() -> None:
     assert "worth" in found.verdict.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("num_rewarded", "answer"), [(0, "no"), (2, "no"), (3, "with care"), (19, "with care"), (20, "yes")]
+)
+def test_rare_rewards_are_said_aloud(num_rewarded: int, answer: str) -> None:
+    full = simulated(400, 8)
+    ends = full.first[1:] - 1
+    reward = np.zeros(full.num_steps)
+    reward[ends[::20][:num_rewarded]] = -2.0
+    found = estimate(replace(full, reward=reward), target=MU, gamma=GAMMA)
+    assert found.diagnostics.num_rewarded == num_rewarded
+    assert found.verdict.answer == answer
+    said = [line for line in found.verdict.warnings if f"in only {num_rewarded} of 400 episodes" in line]
+    assert len(said) == (0 < num_rewarded < 20)
+
+
+def test_a_few_episodes_that_all_have_rewards_are_no_rare_rewards() -> None:
+    few = simulated(10, 9)
+    found = estimate(few, target=MU, gamma=GAMMA)
+    assert found.diagnostics.num_rewarded == 10
+    assert found.verdict.answer == "with care"
+    assert not any("reward other than 0" in line for line in found.verdict.warnings)
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gamma": "0.9"}, "`gamma` must be in .* got '0.9'"),
     ({"gamma": 1.5}, r"`gamma` must be in \[0, 1\]; got 1.5"),

@@ -16,6 +16,8 @@ UNSEEN = 0.001
 """Share of π's actions without data that is worth a warning."""
 CUT = 0.05
 """γ^T at a cut that is worth a warning."""
+FEW_REWARDED = 20
+"""Episodes with a reward below which all intervals are too narrow, where most have none (the same study)."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,18 @@ class Diagnostics:
     """Mean γ^T of the episodes that were cut off: the weight of the rewards that the log does not have."""
     num_cut_unknown: int
     """Episodes that were cut off where the log does not have the state after the cut."""
+    num_rewarded: int
+    """Episodes with a reward other than 0."""
 
     @property
     def is_cut(self) -> bool:
         """True if rewards after the cuts matter."""
         return self.truncated_share > 0 and self.horizon_weight > CUT
+
+    @property
+    def rewards_are_rare(self) -> bool:
+        """True if few episodes have a reward, and most have none."""
+        return self.num_rewarded < FEW_REWARDED and 2 * self.num_rewarded <= self.num_episodes
 
     def warnings(self) -> list[str]:
         """Return what a reader should know, the most serious first."""
@@ -56,6 +65,11 @@ class Diagnostics:
             lines.append(
                 f"The target policy takes actions for which the log has no data: {self.unseen_share:.1%} of its "
                 "actions in the logged states. No estimator can know their value."
+            )
+        if self.rewards_are_rare and self.num_rewarded > 0:
+            lines.append(
+                f"There is a reward other than 0 in only {self.num_rewarded:,} of {self.num_episodes:,} episodes, so "
+                "all intervals are too narrow."
             )
         if self.effective_episodes < FEW:
             lines.append(
@@ -101,6 +115,7 @@ def diagnose(engine: Engine, sums: EpisodeSums, gamma: float) -> Diagnostics:
         truncated_share=float(sums.truncated.mean()),
         horizon_weight=float((gamma**cut).mean()) if len(cut) else 0.0,
         num_cut_unknown=int(sum(engine.map(_num_cut_unknown))),
+        num_rewarded=int(sums.rewarded.sum()),
     )
 
 

@@ -50,6 +50,8 @@ class EpisodeSums(NamedTuple):
     """Σ_t γ^t ρ_t (r_t + γ V̂(x_{t+1}) − Q̂(x_t, a_t)), or 0 without a model."""
     length: np.ndarray
     truncated: np.ndarray
+    rewarded: np.ndarray
+    """True where a reward is not 0."""
 
 
 def sums_of_episodes(engine: Engine, gamma: float) -> EpisodeSums:
@@ -73,6 +75,7 @@ def _sums_of_part(part: Part, gamma: float) -> EpisodeSums:
         corrections=corrections,
         length=log.lengths,
         truncated=log.truncated[log.first[1:] - 1],
+        rewarded=np.logical_or.reduceat(log.reward != 0, log.first[:-1]),
     )
 
 

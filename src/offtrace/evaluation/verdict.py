@@ -14,6 +14,8 @@ SOME_UNSEEN = 0.01
 """The same where few episodes resemble the target policy."""
 RARE = 0.01
 """Estimated probability of a taken action that is worth a warning."""
+HARDLY_REWARDED = 3
+"""Episodes with a reward below which the log cannot answer, where most have none."""
 FEW_EPISODES = 100
 """Episodes below which intervals are too narrow more often than they say."""
 
@@ -66,6 +68,10 @@ def judge(
         )
     if not math.isfinite(rows[chosen].value):
         return Verdict("no", "No: the numbers of the log are too large to add up.", chosen, tuple(warnings))
+    if diagnostics.num_rewarded == 0:
+        return Verdict("no", "No: every reward of the log is 0.", chosen, tuple(warnings))
+    if diagnostics.rewards_are_rare and diagnostics.num_rewarded < HARDLY_REWARDED:
+        return Verdict("no", "No: almost every reward of the log is 0.", chosen, tuple(warnings))
     if diagnostics.unseen_share > MUCH_UNSEEN:
         sentence = "No: the log has too little data on what the target policy does."
         return Verdict("no", sentence, chosen, tuple(warnings))
