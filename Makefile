@@ -24,8 +24,8 @@ test: check ## format, lint, types, then every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-gpu: ## the tests of the CUDA kernels, and of JAX, with PYTHON, on a machine that has a GPU
-	XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false \
-	  $(PYTHON) -m pytest -q $(addprefix tests/conformance/test_,gpu_device.py gpu.py jax_device.py)
+	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false \
+	  $(PYTHON) -m pytest -q -p no:benchmark $(addprefix tests/conformance/test_,gpu_device.py gpu.py jax_device.py)
 
 oldest: ## every test with the oldest versions, in .venv-oldest (Python 3.11)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
