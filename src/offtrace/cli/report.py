@@ -155,8 +155,10 @@ def _verdict(row: dict[str, Any] | None) -> Text:
 
 
 def _difference(row: dict[str, Any]) -> str:
+    from offtrace.report.wording import signed_text
+
     if row["difference"] is None:
         return "–"
     if row["low"] is None:
-        return f"{row['difference']:+.2f}"
-    return f"{row['difference']:+.2f} ({row['low']:+.2f}, {row['high']:+.2f})"
+        return signed_text(row["difference"])
+    return f"{signed_text(row['difference'])} ({signed_text(row['low'])}, {signed_text(row['high'])})"

@@ -11,6 +11,7 @@ from offtrace.cli.tables import VERDICT_STYLES, new_table
 from offtrace.report.findings import SHORT_SCORES, SIGNS, scores_of
 from offtrace.report.ladder import rung_rows
 from offtrace.report.names import counted, named
+from offtrace.report.wording import score_text, signed_text
 
 HEADINGS = {
     "The small world": "networks",
@@ -56,7 +57,7 @@ def level_table(comparison: scores.Comparison) -> Table:
     for i, lambda_ in enumerate(first.lambdas):
         cells = []
         for a in columns:
-            values = [f"{averages.value[i, a]:z.2f}" for averages in found.values()]
+            values = [score_text(averages.value[i, a]) for averages in found.values()]
             cells.append(" | ".join(values))
         table.add_row(f"{lambda_:g}", *cells)
     return table
@@ -72,7 +73,7 @@ def ladder_table(ladder: scores.Comparison) -> Table:
     for rung in rung_rows(ladder):
         cells = []
         for stretch, value in rung.values.items():
-            cells += [f"{value:z.2f}", _plus_minus(rung.differences[stretch])]
+            cells += [score_text(value), _plus_minus(rung.differences[stretch])]
         table.add_row(rung.title, *cells)
     return table
 
@@ -81,8 +82,8 @@ def _plus_minus(found: scores.Interval | None) -> str:
     if found is None:
         return ""
     if found.low is None or found.high is None:
-        return f"{found.value:+z.2f}"
-    return f"{found.value:+z.2f} ± {(found.high - found.low) / 2:.2f}"
+        return signed_text(found.value)
+    return f"{signed_text(found.value)} ± {(found.high - found.low) / 2:.2f}"
 
 
 def claim_table(compared: Sequence[scores.Comparison]) -> Table:

@@ -14,6 +14,7 @@ from offtrace.experiments.store import OVER
 from offtrace.experiments.theory import BEHAVIOUR_EPSILON, TARGET_EPSILON, Contraction, contractions
 from offtrace.mdp import SMALL_WORLD
 from offtrace.report.names import named
+from offtrace.report.wording import score_text, signed_text
 from offtrace.scores import Comparison, Interval
 from offtrace.scores.comparison import LEVEL, Stretch
 from offtrace.scores.verdicts import MIN_SEEDS
@@ -150,8 +151,8 @@ def _q_and_retrace(comparison: Comparison | None) -> str:
         for name, x in ((q, first), (q, last), ("retrace", last))
     }
     return (
-        f"{named(q)} goes from {_score(value[q, first])} at λ = {first:g} to {_score(value[q, last])} at λ = "
-        f"{last:g}, where Retrace has {_score(value['retrace', last])} (difference {with_interval(to_retrace)})"
+        f"{named(q)} goes from {score_text(value[q, first])} at λ = {first:g} to {score_text(value[q, last])} at λ = "
+        f"{last:g}, where Retrace has {score_text(value['retrace', last])} (difference {with_interval(to_retrace)})"
     )
 
 
@@ -235,15 +236,7 @@ def with_interval(found: Interval) -> str:
     >>> with_interval(Interval(0.25, 0.1, 0.4, 32)), with_interval(Interval(-0.5, None, None, 2))
     ('+0.25 [+0.10, +0.40]', '−0.50')
     """
-    value = _signed(found.value)
+    value = signed_text(found.value)
     if found.low is None or found.high is None:
         return value
-    return f"{value} [{_signed(found.low)}, {_signed(found.high)}]"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+z.2f}".replace("-", "−")
-
-
-def _score(value: float) -> str:
-    return f"{value:z.2f}".replace("-", "−")
+    return f"{value} [{signed_text(found.low)}, {signed_text(found.high)}]"

@@ -12,7 +12,7 @@ from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.rankings import sentence
 from offtrace.report.sections import KINDS
-from offtrace.report.wording import is_or_are, listed
+from offtrace.report.wording import is_or_are, listed, signed_text
 from offtrace.scores import Claim, Comparison, are_the_papers, relevant_claims
 from offtrace.scores.comparison import Stretch
 from offtrace.scores.keys import plain_name
@@ -170,8 +170,8 @@ def _verdict_cell(claim: Claim | None) -> Cell:
         return Cell("?", kind="verdict unknown", title=claim.reason or "")
     below = ""
     if found.low is not None and found.high is not None:
-        below = f"{found.low:+z.2f} to {found.high:+z.2f}"
-    text = f"{SIGNS[claim.verdict]} {found.value:+z.2f}"
+        below = f"{signed_text(found.low)} to {signed_text(found.high)}"
+    text = f"{SIGNS[claim.verdict]} {signed_text(found.value)}"
     return Cell(text, below=below, kind=KINDS[claim.verdict], title=claim.reason or claim.verdict)
 
 

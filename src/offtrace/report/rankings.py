@@ -9,7 +9,7 @@ from offtrace.report.findings import SCORE_NAMES, scores_of, stretch_of
 from offtrace.report.names import counted, named_at, short_label
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.tables import csv_text
-from offtrace.report.wording import is_or_are, listed, number_text
+from offtrace.report.wording import is_or_are, listed, number_text, score_text
 from offtrace.scores import Difference, Entry, Interval, Ranking, ranking
 from offtrace.scores.comparison import LEVEL, Stretch
 
@@ -35,7 +35,7 @@ def entry_name(entry: Entry) -> str:
 
 def value_text(found: Ranking, value: float, *, signed: bool = False) -> str:
     """Return an average, or a difference if `signed`, with the digits of its unit."""
-    text = number_text(value + 0.0) if found.unit == "return" else f"{value:z.2f}"
+    text = number_text(value + 0.0) if found.unit == "return" else score_text(value)
     if signed and value > 0:
         text = f"+{text}"
     return text.replace("-", "−")

@@ -21,7 +21,7 @@ from offtrace.report.names import counted, named
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.rankings import ranking_section
 from offtrace.report.safety import contraction_against_variance
-from offtrace.report.wording import listed, number_text, slug, unique
+from offtrace.report.wording import listed, number_text, score_text, signed_text, slug, unique
 from offtrace.safety import Analysis
 from offtrace.scores import Claim, Comparison, Interval
 from offtrace.scores.comparison import LEVEL, Stretch
@@ -214,7 +214,7 @@ def ladder_section(ladder: Comparison, stem: str, add: _Files) -> Section:
         numbers: list[Any] = []
         for stretch, value in rung.values.items():
             found = rung.differences[stretch]
-            cells.append(Cell(f"{value:z.2f}", number=value))
+            cells.append(Cell(score_text(value), number=value))
             if found is None:
                 cells.append(Cell(""))
                 numbers += [value, None, None, None]
@@ -400,11 +400,12 @@ def _charts(
 def _interval(found: Interval | None, *, signed: bool = False) -> Cell:
     if found is None:
         return Cell("–")
-    sign = "+" if signed else ""
-    below = ""
-    if found.low is not None:
-        below = f"{found.low:{sign}z.3f} to {found.high:{sign}z.3f}"
-    return Cell(f"{found.value:{sign}z.3f}", number=found.value, below=below)
+    ends = [] if found.low is None or found.high is None else [found.low, found.high]
+    if signed:
+        text, *others = (signed_text(value, 3) for value in (found.value, *ends))
+    else:
+        text, *others = (f"{value:z.3f}" for value in (found.value, *ends))
+    return Cell(text, number=found.value, below=" to ".join(others))
 
 
 def _marked(text: str, number: float, is_best: bool, title: str, below: str = "") -> Cell:

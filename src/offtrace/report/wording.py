@@ -19,6 +19,21 @@ def number_text(value: float) -> str:
     return f"{value:,.1f}"
 
 
+def score_text(value: float) -> str:
+    """Return a score between 0 and 1, or below 0, with two decimals."""
+    return f"{value:z.2f}".replace("-", "−")
+
+
+def signed_text(value: float, decimals: int = 2) -> str:
+    """Return a difference with its sign. A small one has up to two more decimals, so that it does not look like 0.
+
+    >>> [signed_text(value) for value in (0.25, -0.5, -0.0034, -1e-9)]
+    ['+0.25', '−0.50', '−0.003', '+0.00']
+    """
+    texts = [f"{value:+z.{digits}f}" for digits in range(decimals, decimals + 3)]
+    return next((text for text in texts if float(text)), texts[0]).replace("-", "−")
+
+
 def listed(names: Sequence[str], most: int = 6) -> str:
     """Return names as a list in a sentence.
 
