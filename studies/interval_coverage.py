@@ -59,6 +59,8 @@ def evaluate_one(task: tuple[str, int, int]) -> dict[str, Any]:
         "effective": _short(found.diagnostics.effective_episodes),
         "unseen": _short(found.diagnostics.unseen_share),
         "rewarded": found.diagnostics.num_rewarded,
+        "effective_rewarded": _short(found.diagnostics.effective_rewarded),
+        "verdict": [found.verdict.answer, NAMES.get(found.verdict.estimate, found.verdict.estimate)],
         "estimates": {
             NAMES.get(one.name, one.name): [_short(x) for x in (one.value, one.standard_error, *one.bootstrap)]
             for one in found.estimates

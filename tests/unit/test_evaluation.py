@@ -374,6 +374,30 @@ def test_rare_rewards_are_said_aloud(num_rewarded: int, answer: str) -> None:
     assert len(said) == (0 < num_rewarded < 20)
 
 
+def test_uneven_weights_of_rare_rewards_are_said_aloud() -> None:
+    """Of 4,000 episodes 25 have a reward. Five weigh so much that all 25 are worth eight of the target policy."""
+    num_episodes = 4000
+    rewarded = np.arange(num_episodes) % 160 == 0
+    rare = np.arange(num_episodes) % 800 == 0
+    log = Log(
+        first=np.arange(num_episodes + 1),
+        state=np.zeros(num_episodes, int),
+        action=np.where(rare, 0, 1),
+        reward=rewarded.astype(float),
+        terminated=np.ones(num_episodes, bool),
+        truncated=np.zeros(num_episodes, bool),
+        mu_a=np.where(rare, 0.02, 0.98),
+    )
+    found = estimate(log, target=np.array([[0.2, 0.8]]), gamma=1.0)
+    weight = np.where(rare, 10.0, 0.8 / 0.98)
+    assert found.diagnostics.effective_rewarded == pytest.approx(
+        weight[rewarded].sum() ** 2 / (weight[rewarded] ** 2).sum()
+    )
+    assert found.diagnostics.effective_episodes > 100
+    assert found.verdict.estimate == repr(ot.Retrace(1.0))
+    assert any("The 25 episodes with a reward are worth 8." in line for line in found.verdict.warnings)
+
+
 def test_a_few_episodes_that_all_have_rewards_are_no_rare_rewards() -> None:
     few = simulated(10, 9)
     found = estimate(few, target=MU, gamma=GAMMA)

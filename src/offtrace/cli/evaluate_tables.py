@@ -1,5 +1,7 @@
 """What `offtrace evaluate` prints: the verdict and the warnings first, then the estimates with their intervals."""
 
+import math
+
 from rich.text import Text
 
 from offtrace.cli.numbers import number, printable
@@ -11,8 +13,10 @@ from offtrace.evaluation.estimation import TITLES, drawn_range
 STYLES = {"yes": "bold green", "with care": "bold yellow", "no": "bold red"}
 BAR = 14
 """Characters of an interval in the chart."""
+MOST_DECIMALS = 5
 LEGEND = (
-    "IS: importance sampling; W: weighted; PD: per decision; DR: doubly robust; FQE: fitted Q evaluation, one step."
+    "IS: importance sampling; W: weighted; PD: per decision; DR: doubly robust; FQE: fitted Q evaluation, one step. "
+    "The chart has the intervals; ← and → go on beyond it."
 )
 
 
@@ -59,6 +63,7 @@ def _print_verdict(found: Evaluation, console: Console) -> None:
 
 def _table(found: Evaluation) -> object:
     low, high = drawn_range((*found.estimates, found.logged))
+    decimals = _decimals(found[found.verdict.estimate])
     caption = f"Value at the start of an episode, γ = {found.gamma:g}; {found.confidence:.0%} intervals. {LEGEND}"
     table = new_table("", caption)
     table.add_column("estimator")
@@ -70,9 +75,24 @@ def _table(found: Evaluation) -> object:
         style = "bold" if one.name == found.verdict.estimate else ""
         if one.name == "logged":
             style = "dim"
-        ends = [" to ".join(number(end) for end in pair) for pair in (one.interval, one.bootstrap)]
-        table.add_row(printable(_short(one)), number(one.value), *ends, _bar(one, low, high), style=style)
+        ends = [" to ".join(_rounded(end, decimals) for end in pair) for pair in (one.interval, one.bootstrap)]
+        table.add_row(printable(_short(one)), _rounded(one.value, decimals), *ends, _bar(one, low, high), style=style)
     return table
+
+
+def _decimals(one: ValueEstimate) -> int | None:
+    """Return how many decimals show two digits of the width of an interval; None if too many, or if it is a point."""
+    width = one.interval[1] - one.interval[0]
+    if not 0 < width < math.inf:
+        return None
+    decimals = max(1 - math.floor(math.log10(width)), 0)
+    return decimals if decimals <= MOST_DECIMALS else None
+
+
+def _rounded(value: float, decimals: int | None) -> str:
+    if decimals is None or not abs(value) < 999.5:
+        return number(value)
+    return f"{value:z.{decimals}f}"
 
 
 def _short(one: ValueEstimate) -> str:

@@ -10,6 +10,8 @@ from offtrace.evaluation.parts import Engine, Part, total
 
 FEW = 100
 """Effective episodes below which intervals of importance sampling are too narrow (studies/interval_coverage.py)."""
+FEW_EFFECTIVE_REWARDED = 10
+"""The same, if only the episodes with a reward are counted."""
 LARGE_SHARE = 0.2
 """Share of all weight on one episode that is worth a warning."""
 UNSEEN = 0.001
@@ -17,7 +19,7 @@ UNSEEN = 0.001
 CUT = 0.05
 """γ^T at a cut that is worth a warning."""
 FEW_REWARDED = 20
-"""Episodes with a reward below which all intervals are too narrow, where most have none (the same study)."""
+"""Episodes with a reward below which intervals are too narrow, where at least half have none (the same study)."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Diagnostics:
     """Episodes that were cut off where the log does not have the state after the cut."""
     num_rewarded: int
     """Episodes with a reward other than 0."""
+    effective_rewarded: float
+    """(Σ ρ)² / Σ ρ² over these episodes."""
 
     @property
     def is_cut(self) -> bool:
@@ -58,6 +62,11 @@ class Diagnostics:
         """True if few episodes have a reward, and most have none."""
         return self.num_rewarded < FEW_REWARDED and 2 * self.num_rewarded <= self.num_episodes
 
+    @property
+    def weights_of_rewarded_are_uneven(self) -> bool:
+        """True if the episodes with a reward are worth few episodes of the target policy."""
+        return self.effective_rewarded < FEW_EFFECTIVE_REWARDED
+
     def warnings(self) -> list[str]:
         """Return what a reader should know, the most serious first."""
         lines = []
@@ -68,13 +77,19 @@ class Diagnostics:
             )
         if self.rewards_are_rare and self.num_rewarded > 0:
             lines.append(
-                f"There is a reward other than 0 in only {self.num_rewarded:,} of {self.num_episodes:,} episodes, so "
-                "all intervals are too narrow."
+                f"There is a reward other than 0 in only {self.num_rewarded:,} of {self.num_episodes:,} episodes. "
+                "With so few the intervals are too narrow more often than they say."
             )
         if self.effective_episodes < FEW:
             lines.append(
                 f"The {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of the target "
                 "policy. The intervals of importance sampling and of the doubly robust forms are too narrow."
+            )
+        elif self.weights_of_rewarded_are_uneven and self.num_rewarded >= FEW_REWARDED:
+            lines.append(
+                f"The {self.num_rewarded:,} episodes with a reward are worth {self.effective_rewarded:.1f} episodes "
+                "of the target policy. The intervals of importance sampling and of the doubly robust forms are too "
+                "narrow."
             )
         if self.largest_share > LARGE_SHARE and self.num_episodes > 1:
             lines.append(f"One episode has {self.largest_share:.0%} of all weight.")
@@ -105,7 +120,7 @@ def diagnose(engine: Engine, sums: EpisodeSums, gamma: float) -> Diagnostics:
     return Diagnostics(
         num_episodes=len(weight),
         num_steps=int(sums.length.sum()),
-        effective_episodes=float(all_weight**2 / (weight**2).sum()) if all_weight > 0 else 0.0,
+        effective_episodes=_effective(weight),
         largest_weight=float(weight.max()),
         largest_share=float(weight.max() / all_weight) if all_weight > 0 else 1.0,
         mean_weight=float(weight.mean()),
@@ -116,7 +131,14 @@ def diagnose(engine: Engine, sums: EpisodeSums, gamma: float) -> Diagnostics:
         horizon_weight=float((gamma**cut).mean()) if len(cut) else 0.0,
         num_cut_unknown=int(sum(engine.map(_num_cut_unknown))),
         num_rewarded=int(sums.rewarded.sum()),
+        effective_rewarded=_effective(weight[sums.rewarded]),
     )
+
+
+def _effective(weight: np.ndarray) -> float:
+    """Return (Σ ρ)² / Σ ρ², or 0 without any weight."""
+    total_weight = weight.sum()
+    return float(total_weight**2 / (weight**2).sum()) if total_weight > 0 else 0.0
 
 
 def _num_cut_unknown(part: Part) -> int:

@@ -53,7 +53,8 @@ def judge(
             f"With {diagnostics.num_episodes:,} episodes the intervals are too narrow more often than they say."
         )
     warnings += [f"{one.title}: {one.note}." for one in rows.values() if one.note]
-    trusts_weights = diagnostics.effective_episodes >= FEW and "wdr" in rows
+    trusts_weights = diagnostics.effective_episodes >= FEW and not diagnostics.weights_of_rewarded_are_uneven
+    trusts_weights = trusts_weights and "wdr" in rows
     chosen = trace or ("wpdis" if "wpdis" in rows else next(iter(rows)))
     if trusts_weights:
         chosen = "wdr"
@@ -71,7 +72,7 @@ def judge(
     if diagnostics.num_rewarded == 0:
         return Verdict("no", "No: every reward of the log is 0.", chosen, tuple(warnings))
     if diagnostics.rewards_are_rare and diagnostics.num_rewarded < HARDLY_REWARDED:
-        return Verdict("no", "No: almost every reward of the log is 0.", chosen, tuple(warnings))
+        return Verdict("no", "No: too few episodes of the log have a reward.", chosen, tuple(warnings))
     if diagnostics.unseen_share > MUCH_UNSEEN:
         sentence = "No: the log has too little data on what the target policy does."
         return Verdict("no", sentence, chosen, tuple(warnings))
