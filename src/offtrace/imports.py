@@ -59,7 +59,10 @@ def import_object(reference: str, tell: Callable[[str], None] = lambda _: None) 
         try:
             found = getattr(found, part)
         except AttributeError:
-            public = ", ".join(sorted(word for word in vars(sys.modules[module_name]) if word[0] != "_"))
+            there = vars(sys.modules[module_name]).items()
+            public = ", ".join(
+                sorted(word for word, value in there if word[0] != "_" and not isinstance(value, ModuleType))
+            )
             raise ValueError(f"module {module_name!r} has no {name!r}. It has: {public or 'nothing'}.") from None
     return found
 

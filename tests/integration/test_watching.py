@@ -678,8 +678,8 @@ def test_what_cannot_be_watched_is_refused_before_it_is_played(tmp_path: Path) -
         with pytest.raises(ValueError, match=says):
             record(player, output, **SETTINGS)
     for console, why in (
-        (Console(file=io.StringIO()), "it is not a terminal"),
-        (Console(file=io.StringIO(), force_terminal=True, color_system=None), "it has no colours"),
+        (Console(file=io.StringIO()), "this is not a terminal"),
+        (Console(file=io.StringIO(), force_terminal=True, color_system=None), "this one has no colours"),
     ):
         with pytest.raises(ValueError, match=why):
             show_policy(player, console, **SETTINGS)

@@ -82,15 +82,17 @@ class Analysis:
         if best.verdict in (DIVERGES, UNKNOWN):
             safe = f"`{Retrace.name}` or `{TreeBackup.name}`"
             return f"None of these is known to converge here: add {safe}, safe for any π and μ."
-        sure = "Theorem 1 holds"
+        sure = "safe by Theorem 1"
+        others = "of the traces that are safe by Theorem 1"
         if best.verdict != BY_THEOREM:
             sure = "it converges here, though not by Theorem 1"
+            others = "of the traces that converge here (none is safe by Theorem 1)"
         if not math.isfinite(best.cost):
             return f"Use {best.label}: {sure}; what its samples cost is not known."
         steps = f"{best.iterations:,.0f} step{'' if best.iterations == 1 else 's'} of R to {self.accuracy:g}"
         spread = math.sqrt(best.target_variance)
-        reason = f"{sure}, {steps}, a sampled target is off by {spread:.3g} on average"
-        return f"Use {best.label}: of what is safe here it needs the fewest samples, by a bound ({reason})."
+        reason = f"{steps}, with sampled targets that are off by {spread:.3g} on average"
+        return f"Use {best.label}: {others} it needs the fewest samples, by a bound ({reason})."
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -184,11 +184,13 @@ def _style(*pair: int) -> Style:
 def check_terminal(console: Console) -> None:
     """Raise a ValueError if the console cannot show coloured half blocks."""
     if not console.is_terminal or console.is_dumb_terminal:
-        reason = "it is not a terminal"
+        reason = "this is not a terminal"
     elif console.color_system is None or console.no_color:
-        reason = "it has no colours"
+        reason = "this one has no colours"
     elif not console.encoding.lower().startswith("utf"):
-        reason = f"its encoding is {console.encoding}"
+        reason = f"the encoding of this one is {console.encoding}"
     else:
         return
-    raise ValueError(f"`console` must be a terminal with colours and UTF-8; {reason}. Write a .gif or .mp4 instead.")
+    raise ValueError(
+        f"an agent is shown in a terminal with colours and UTF-8; {reason}. Write a .gif or .mp4 instead (`output`)."
+    )
