@@ -24,6 +24,8 @@ test: check ## format, lint, types, then every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-gpu: ## the tests of the CUDA kernels, and of JAX, with PYTHON, on a machine that has a GPU
+	@$(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
+	  { echo "make test-gpu needs a GPU, and PyTorch sees none; make test covers the kernels without one"; exit 1; }
 	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false \
 	  $(PYTHON) -m pytest -q -p no:benchmark $(addprefix tests/conformance/test_,gpu_device.py gpu.py jax_device.py)
 

@@ -13,6 +13,7 @@ not use it.
 
 import functools
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -192,6 +193,8 @@ def compare(shape: tuple[int, int, int]) -> None:
 
 
 if __name__ == "__main__":
+    if jax.default_backend() != "gpu":
+        sys.exit("JAX sees no GPU.")
     warnings.filterwarnings("ignore", message=".*Triton")
     columns = "".join(f"{name:>13} " for name in ("offtrace", *READERS))
     print(f"{'n, batch, actions':20}{'copy':>8}{columns}{'tree':>8}")

@@ -284,6 +284,8 @@ def main() -> None:
     parser.add_argument("--defaults-only", action="store_true", help="try no other plans")
     parser.add_argument("--seconds", type=float, default=300, help="start no window after this time")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("PyTorch sees no CUDA device.")
     began = time.monotonic()
     shapes = windows(options.seed, options.windows)
     others = {shape: [] if options.defaults_only else list(other_plans(shape)) for shape in shapes}
