@@ -229,6 +229,7 @@ def test_discrete_observations(capfd: pytest.CaptureFixture[str]) -> None:
     main(["train", *as_arguments(small("FrozenLake-v1")), "--output", "lake"])
     assert "Observations are Discrete(16): one-hot, 16 numbers." in " ".join(capfd.readouterr().out.split())
     policy = ot.load_policy("lake")
+    assert repr(policy) == f"Policy(FrozenLake-v1, Retrace(λ = 1), seed 0, {policy.num_steps:,} steps)"
     q = policy.q(np.eye(16, dtype=bool))
     assert q.shape == (16, 4)
     flags = {"terminated": [True], "truncated": [False]}

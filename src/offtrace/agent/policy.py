@@ -49,6 +49,9 @@ class Policy:
     """Environment steps that the network was trained for."""
     spaces: Spaces
 
+    def __repr__(self) -> str:
+        return f"Policy({', '.join(self.spec.title.split('  '))}, {self.num_steps:,} steps)"
+
     @property
     def env(self) -> str:
         """Name of the environment that it was trained on."""

@@ -12,6 +12,9 @@ from offtrace.cli.streams import Console
 
 LINE_SECONDS = 30.0
 """Most seconds between two lines of progress."""
+EARLY_SECONDS = 60.0
+"""Before this time there is no estimate of the time left, unless more than EARLY_SHARE is done."""
+EARLY_SHARE = 0.05
 
 
 class ProgressBar:
@@ -64,7 +67,8 @@ class SweepLines:
         passed = now - self._started
         share = (progress.num_steps - self._first_steps) / max(1, progress.total_steps - self._first_steps)
         left = ""
-        if 0 < share < 1:
+        is_early = share < EARLY_SHARE and passed < EARLY_SECONDS  # most of this time went into compiling
+        if 0 < share < 1 and not is_early:
             left = f", about {duration(passed / share - passed)} left"
         self.print(f"{runs_so_far(progress)}; {steps_so_far(progress)}; {duration(passed)} so far{left}")
 
