@@ -12,7 +12,8 @@ are also written as CSV files beside it.
 
 import argparse
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from problems import problem, problems
@@ -39,8 +40,10 @@ EFFECTIVE = (0, 3, 10, 30, 100, np.inf)
 """Bounds of the groups of logs by effective episodes."""
 UNSEEN = (0, 1e-12, 0.01, 0.05, 0.2, 1)
 """Bounds of the groups of logs by the share of π's actions that they never show."""
-REWARDED = (0, 1, 3, 5, 10, 20, 50, 100, np.inf)
+REWARDED = (0, 1, 3, 5, 10, 20, 50, np.inf)
 """Bounds of the groups of logs by the episodes that have a reward."""
+EFFECTIVE_REWARDED = (0, 5, 10, 20, 50, np.inf)
+"""The same by what these are worth."""
 
 
 def evaluate_one(task: tuple[str, int, int]) -> dict[str, Any]:
@@ -160,26 +163,56 @@ def _figure(number: float, width: int) -> str:
     return f"{text:>{width}}"
 
 
+class Threshold(NamedTuple):
+    """A number of a log that the verdict compares with a limit."""
+
+    key: str
+    bounds: tuple[float, ...]
+    names: tuple[str, ...]
+    """Estimators."""
+    title: str
+    counts: Callable[[dict[str, Any]], bool] = lambda _: True
+    """Whether a log is among those that are grouped."""
+
+
+THRESHOLDS = (
+    Threshold("effective", EFFECTIVE, WEIGHTED, "effective episodes"),
+    Threshold("unseen", UNSEEN, FITTED, "unseen share"),
+    Threshold(
+        "rewarded",
+        REWARDED,
+        (*WEIGHTED, *FITTED),
+        "episodes with a reward, in logs of which at least half have none",
+        lambda line: 2 * line["rewarded"] <= line["num_episodes"],
+    ),
+    Threshold(
+        "effective_rewarded",
+        EFFECTIVE_REWARDED,
+        (*WEIGHTED, *FITTED),
+        "effective episodes with a reward, in logs of 100 effective episodes or more",
+        lambda line: line["effective"] >= 100,
+    ),
+)
+
+
 def print_thresholds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print the coverage by effective episodes, unseen share and episodes with a reward, over all problems."""
+    """Print the coverage in groups of logs, over all problems and sizes."""
     rows = []
-    for key, bounds, names, title in (
-        ("effective", EFFECTIVE, WEIGHTED, "effective episodes"),
-        ("unseen", UNSEEN, FITTED, "unseen share"),
-        ("rewarded", REWARDED, (*FITTED, *WEIGHTED), "episodes with a reward"),
-    ):
-        print(f"\nCoverage of asymptotic intervals by {title}, all problems and sizes")
-        print(f"{'':<12}{'logs':>6}" + "".join(f"{name:>11}" for name in names))
-        for low, high in itertools.pairwise(bounds):
-            chosen = [line for line in lines if low <= line.get(key, -1) < high]  # older lines have no "rewarded"
+    for threshold in THRESHOLDS:
+        print(f"\nCoverage of asymptotic intervals by {threshold.title}")
+        print(f"{'':<12}{'logs':>6}" + "".join(f"{name:>11}" for name in threshold.names))
+        counted = [line for line in lines if threshold.counts(line)]
+        for low, high in itertools.pairwise(threshold.bounds):
+            chosen = [line for line in counted if low <= line[threshold.key] < high]
             if not chosen:
                 continue
             group = Group(chosen)
             label = f"{low:.2g} to {high:.2g}"
-            print(f"{label:<12}{len(chosen):>6}" + "".join(f"{100 * group.coverage(name):>11.0f}" for name in names))
+            cells = "".join(f"{100 * group.coverage(name):>11.0f}" for name in threshold.names)
+            print(f"{label:<12}{len(chosen):>6}{cells}")
             rows += [
                 {
-                    "by": title,
+                    "by": threshold.title,
                     "low": low,
                     "high": high,
                     "num_logs": len(chosen),
@@ -187,9 +220,24 @@ def print_thresholds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "coverage": group.coverage(name),
                     "bootstrap_coverage": group.bootstrap_coverage(name),
                 }
-                for name in names
+                for name in threshold.names
             ]
     return rows
+
+
+def print_verdicts(lines: list[dict[str, Any]]) -> None:
+    """Print how often the interval of the estimate that the verdict names holds the exact value."""
+    print("\nCoverage of the estimate that the verdict names\n" + f"{'':<14}{'logs':>6}{'95%':>6}{'b':>6}")
+    for answer in ("yes", "with care", "no"):
+        chosen = [line for line in lines if line["verdict"][0] == answer]
+        if not chosen:
+            continue
+        groups = {name: [line for line in chosen if line["verdict"][1] == name] for name in ORDER}
+        shares = []
+        for coverage in (Group.coverage, Group.bootstrap_coverage):
+            held = sum(coverage(Group(part), name) * len(part) for name, part in groups.items() if part)
+            shares.append(100 * held / len(chosen))
+        print(f"{answer:<14}{len(chosen):>6}{shares[0]:>6.0f}{shares[1]:>6.0f}")
 
 
 def main() -> None:
@@ -216,6 +264,7 @@ def main() -> None:
     print_summary(rows)
     write_csv(given.output.with_suffix(".csv"), rows)
     write_csv(given.output.with_suffix(".thresholds.csv"), print_thresholds(lines))
+    print_verdicts(lines)
 
 
 if __name__ == "__main__":

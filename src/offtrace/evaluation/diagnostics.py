@@ -63,7 +63,7 @@ class Diagnostics:
         return self.num_rewarded < FEW_REWARDED and 2 * self.num_rewarded <= self.num_episodes
 
     @property
-    def weights_of_rewarded_are_uneven(self) -> bool:
+    def rewarded_are_worth_little(self) -> bool:
         """True if the episodes with a reward are worth few episodes of the target policy."""
         return self.effective_rewarded < FEW_EFFECTIVE_REWARDED
 
@@ -85,7 +85,7 @@ class Diagnostics:
                 f"The {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of the target "
                 "policy. The intervals of importance sampling and of the doubly robust forms are too narrow."
             )
-        elif self.weights_of_rewarded_are_uneven and self.num_rewarded >= FEW_REWARDED:
+        elif self.rewarded_are_worth_little and self.num_rewarded >= FEW_REWARDED:
             lines.append(
                 f"The {self.num_rewarded:,} episodes with a reward are worth {self.effective_rewarded:.1f} episodes "
                 "of the target policy. The intervals of importance sampling and of the doubly robust forms are too "

@@ -53,7 +53,7 @@ def judge(
             f"With {diagnostics.num_episodes:,} episodes the intervals are too narrow more often than they say."
         )
     warnings += [f"{one.title}: {one.note}." for one in rows.values() if one.note]
-    trusts_weights = diagnostics.effective_episodes >= FEW and not diagnostics.weights_of_rewarded_are_uneven
+    trusts_weights = diagnostics.effective_episodes >= FEW and not diagnostics.rewarded_are_worth_little
     trusts_weights = trusts_weights and "wdr" in rows
     chosen = trace or ("wpdis" if "wpdis" in rows else next(iter(rows)))
     if trusts_weights:
