@@ -72,6 +72,7 @@ def build(site: Path) -> list[Path]:
     for name, source in PAGES.items():
         text = _with_site_links(ROOT / source, site)
         body = markdown.markdown(text, extensions=["tables", "fenced_code", "toc"])
+        body = re.sub(r"<td>\([\d, ]+\)</td>", lambda size: size[0].replace(" ", "&nbsp;"), body)  # on one line
         page = site / f"{name}.html"
         page.write_text(
             '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
