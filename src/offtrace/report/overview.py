@@ -151,7 +151,8 @@ def verdicts_sections(studies: Sequence[Study], claims: Sequence[Claims]) -> lis
     rows = [[Cell(text), *(_verdict_cell(by_text.get(text)) for _, by_text in columns)] for text in texts]
     caption = (
         "✓ holds, ✗ does not hold, ? cannot tell. The number is a difference that is positive if the claim is true. "
-        "Tabular studies have one-step learning in place of DQN. Details are in the section of each study."
+        "Tabular studies have one-step learning in place of DQN. Each verdict is by itself; the section of a study "
+        "also considers all of its claims together."
     )
     grid = Grid(caption, ("claim of the paper", *(name for name, _ in columns)), rows, stacked=True)
     return [Section("Verdicts", tables=[grid])]
