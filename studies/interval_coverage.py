@@ -43,7 +43,7 @@ UNSEEN = (0, 1e-12, 0.01, 0.05, 0.2, 1)
 REWARDED = (0, 1, 3, 5, 10, 20, 50, np.inf)
 """Bounds of the groups of logs by the episodes that have a reward."""
 EFFECTIVE_REWARDED = (0, 5, 10, 20, 50, np.inf)
-"""The same by what these are worth."""
+"""Bounds of the groups by the effective number of these episodes."""
 
 
 def evaluate_one(task: tuple[str, int, int]) -> dict[str, Any]:
@@ -164,15 +164,16 @@ def _figure(number: float, width: int) -> str:
 
 
 class Threshold(NamedTuple):
-    """A number of a log that the verdict compares with a limit."""
+    """A number of a log by which the verdict decides; logs are grouped by it."""
 
     key: str
+    """Its name in a line of results."""
     bounds: tuple[float, ...]
     names: tuple[str, ...]
     """Estimators."""
     title: str
-    counts: Callable[[dict[str, Any]], bool] = lambda _: True
-    """Whether a log is among those that are grouped."""
+    includes: Callable[[dict[str, Any]], bool] = lambda _: True
+    """Whether a log is in any group."""
 
 
 THRESHOLDS = (
@@ -201,9 +202,9 @@ def print_thresholds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for threshold in THRESHOLDS:
         print(f"\nCoverage of asymptotic intervals by {threshold.title}")
         print(f"{'':<12}{'logs':>6}" + "".join(f"{name:>11}" for name in threshold.names))
-        counted = [line for line in lines if threshold.counts(line)]
+        included = [line for line in lines if threshold.includes(line)]
         for low, high in itertools.pairwise(threshold.bounds):
-            chosen = [line for line in counted if low <= line[threshold.key] < high]
+            chosen = [line for line in included if low <= line[threshold.key] < high]
             if not chosen:
                 continue
             group = Group(chosen)

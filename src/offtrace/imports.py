@@ -59,11 +59,10 @@ def import_object(reference: str, tell: Callable[[str], None] = lambda _: None) 
         try:
             found = getattr(found, part)
         except AttributeError:
-            there = vars(sys.modules[module_name]).items()
-            public = ", ".join(
-                sorted(word for word, value in there if word[0] != "_" and not isinstance(value, ModuleType))
-            )
-            raise ValueError(f"module {module_name!r} has no {name!r}. It has: {public or 'nothing'}.") from None
+            there = vars(sys.modules[module_name])
+            words = [word for word in there if word[0] != "_" and not isinstance(there[word], ModuleType)]
+            listed = ", ".join(sorted(words)) or "nothing"
+            raise ValueError(f"module {module_name!r} has no {name!r}. It has: {listed}.") from None
     return found
 
 

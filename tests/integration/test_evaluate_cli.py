@@ -1,6 +1,7 @@
 """`offtrace evaluate` as a user types it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,22 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("Retrace(λ = 0.9)", "FQE", "WPDIS", "WDR", "the log itself"):
         assert f"\n{name} " in out
     assert "300 episodes" in out
+
+
+def test_an_interval_stays_on_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where numbers are small, and some of them below 0. All have as many decimals."""
+    few = np.flatnonzero(LOG.reward)[::12]
+    reward = np.zeros(LOG.num_steps)
+    reward[few] = np.where(np.arange(len(few)) % 2, 7.0, -5.0)
+    write(replace(LOG, reward=reward), folder / "few.parquet")
+    main(["evaluate", "few.parquet", "--target", "new.npy", "--gamma", "0.9", "--lambda", "0.9"])
+    lines = capsys.readouterr().out.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("───"))
+    rows = [line.split() for line in lines[first + 1 :] if " to " in line and "├" in line]
+    assert len(rows) == 9
+    numbers = [word for row in rows for word in row if word.lstrip("-").replace(".", "").isdigit()]
+    assert any(word.startswith("-") for word in numbers)
+    assert len({len(word.partition(".")[2]) for word in numbers}) == 1
 
 
 def test_json_has_the_numbers_of_the_library(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

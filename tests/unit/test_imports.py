@@ -42,7 +42,7 @@ def test_the_current_folder_is_searched_last(folder: Path) -> None:
         ("import no_such_module_at_all", "needs a module that is not installed: No module named 'no_such_module_at"),
         ("raise KeyError('x')", "'broken' failed while it was imported: KeyError: 'x'"),
         ("import sys; sys.exit(0)", "must not exit when it is imported; 'broken' does"),
-        ("def other(): pass", "module 'broken' has no 'Thing'. It has: other."),
+        ("import os\ndef other(): pass", "module 'broken' has no 'Thing'. It has: other."),
     ],
 )
 def test_what_cannot_be_imported_says_why(folder: Path, source: str, text: str) -> None:

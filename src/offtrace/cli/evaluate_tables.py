@@ -14,6 +14,7 @@ STYLES = {"yes": "bold green", "with care": "bold yellow", "no": "bold red"}
 BAR = 14
 """Characters of an interval in the chart."""
 MOST_DECIMALS = 5
+"""Decimals that all numbers of a table may have; if they need more, each number has its own digits."""
 LEGEND = (
     "IS: importance sampling; W: weighted; PD: per decision; DR: doubly robust; FQE: fitted Q evaluation, one step. "
     "The chart has the intervals; ← and → go on beyond it."
@@ -81,7 +82,7 @@ def _table(found: Evaluation) -> object:
 
 
 def _decimals(one: ValueEstimate) -> int | None:
-    """Return how many decimals show two digits of the width of an interval; None if too many, or if it is a point."""
+    """Return how many decimals show two digits of an interval's width; None if too many, or for a width of 0."""
     width = one.interval[1] - one.interval[0]
     if not 0 < width < math.inf:
         return None

@@ -13,7 +13,7 @@ from offtrace.cli.streams import Console
 LINE_SECONDS = 30.0
 """Most seconds between two lines of progress."""
 EARLY_SECONDS = 60.0
-"""Before this time there is no estimate of the time left, unless more than EARLY_SHARE is done."""
+"""A sweep has no estimate of the time left before this time, unless EARLY_SHARE of it is done."""
 EARLY_SHARE = 0.05
 
 

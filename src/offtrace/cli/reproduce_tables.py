@@ -111,7 +111,7 @@ def _verdict(claim: scores.Claim | None) -> Text:
     """Return six characters, so that verdicts are aligned."""
     if claim is None:
         return Text("–".rjust(6), "dim")
-    value = f"{claim.difference.value:+z.2f}" if claim.difference else ""
+    value = f"{claim.difference.value:+z.2f}".replace("-", "−") if claim.difference else ""
     return Text(f"{value + SIGNS[claim.verdict]:>6}", VERDICT_STYLES[claim.verdict])
 
 

@@ -10,16 +10,16 @@ from offtrace.evaluation.parts import Engine, Part, total
 
 FEW = 100
 """Effective episodes below which intervals of importance sampling are too narrow (studies/interval_coverage.py)."""
+FEW_REWARDED = 20
+"""Episodes with a reward below which all intervals are too narrow, if at least half of the episodes have none."""
 FEW_EFFECTIVE_REWARDED = 10
-"""The same, if only the episodes with a reward are counted."""
+"""The same as FEW, if only the episodes with a reward are counted."""
 LARGE_SHARE = 0.2
 """Share of all weight on one episode that is worth a warning."""
 UNSEEN = 0.001
 """Share of π's actions without data that is worth a warning."""
 CUT = 0.05
 """γ^T at a cut that is worth a warning."""
-FEW_REWARDED = 20
-"""Episodes with a reward below which intervals are too narrow, where at least half have none (the same study)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Diagnostics:
 
     @property
     def rewards_are_rare(self) -> bool:
-        """True if few episodes have a reward, and most have none."""
+        """True if few episodes have a reward, and at least half of them have none."""
         return self.num_rewarded < FEW_REWARDED and 2 * self.num_rewarded <= self.num_episodes
 
     @property

@@ -15,7 +15,7 @@ SOME_UNSEEN = 0.01
 RARE = 0.01
 """Estimated probability of a taken action that is worth a warning."""
 HARDLY_REWARDED = 3
-"""Episodes with a reward below which the log cannot answer, where most have none."""
+"""Episodes with a reward below which the log cannot answer, if at least half of the episodes have none."""
 FEW_EPISODES = 100
 """Episodes below which intervals are too narrow more often than they say."""
 
@@ -53,8 +53,9 @@ def judge(
             f"With {diagnostics.num_episodes:,} episodes the intervals are too narrow more often than they say."
         )
     warnings += [f"{one.title}: {one.note}." for one in rows.values() if one.note]
-    trusts_weights = diagnostics.effective_episodes >= FEW and not diagnostics.rewarded_are_worth_little
-    trusts_weights = trusts_weights and "wdr" in rows
+    trusts_weights = (
+        "wdr" in rows and diagnostics.effective_episodes >= FEW and not diagnostics.rewarded_are_worth_little
+    )
     chosen = trace or ("wpdis" if "wpdis" in rows else next(iter(rows)))
     if trusts_weights:
         chosen = "wdr"

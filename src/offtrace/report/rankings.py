@@ -9,7 +9,7 @@ from offtrace.report.findings import SCORE_NAMES, scores_of, stretch_of
 from offtrace.report.names import counted, named_at, short_label
 from offtrace.report.page import Cell, Grid, Section
 from offtrace.report.tables import csv_text
-from offtrace.report.wording import is_or_are, listed, number_text, score_text
+from offtrace.report.wording import is_or_are, listed, number_text, score_text, signed_text
 from offtrace.scores import Difference, Entry, Interval, Ranking, ranking
 from offtrace.scores.comparison import LEVEL, Stretch
 
@@ -35,10 +35,10 @@ def entry_name(entry: Entry) -> str:
 
 def value_text(found: Ranking, value: float, *, signed: bool = False) -> str:
     """Return an average, or a difference if `signed`, with the digits of its unit."""
-    text = number_text(value + 0.0) if found.unit == "return" else score_text(value)
-    if signed and value > 0:
-        text = f"+{text}"
-    return text.replace("-", "−")
+    if found.unit != "return":
+        return signed_text(value) if signed else score_text(value)
+    sign = "+" if signed and value > 0 else ""
+    return sign + number_text(value + 0.0).replace("-", "−")
 
 
 def interval_text(found: Ranking, interval: Interval) -> str:

@@ -400,12 +400,11 @@ def _charts(
 def _interval(found: Interval | None, *, signed: bool = False) -> Cell:
     if found is None:
         return Cell("–")
-    ends = [] if found.low is None or found.high is None else [found.low, found.high]
-    if signed:
-        text, *others = (signed_text(value, 3) for value in (found.value, *ends))
-    else:
-        text, *others = (f"{value:z.3f}" for value in (found.value, *ends))
-    return Cell(text, number=found.value, below=" to ".join(others))
+    as_text = signed_text if signed else score_text
+    below = ""
+    if found.low is not None and found.high is not None:
+        below = f"{as_text(found.low, 3)} to {as_text(found.high, 3)}"
+    return Cell(as_text(found.value, 3), number=found.value, below=below)
 
 
 def _marked(text: str, number: float, is_best: bool, title: str, below: str = "") -> Cell:

@@ -19,13 +19,17 @@ def number_text(value: float) -> str:
     return f"{value:,.1f}"
 
 
-def score_text(value: float) -> str:
-    """Return a score between 0 and 1, or below 0, with two decimals."""
-    return f"{value:z.2f}".replace("-", "−")
+def score_text(value: float, decimals: int = 2) -> str:
+    """Return a score.
+
+    >>> score_text(0.5), score_text(-0.125, decimals=3), score_text(-1e-9)
+    ('0.50', '−0.125', '0.00')
+    """
+    return f"{value:z.{decimals}f}".replace("-", "−")
 
 
 def signed_text(value: float, decimals: int = 2) -> str:
-    """Return a difference with its sign. A small one has up to two more decimals, so that it does not look like 0.
+    """Return a difference with its sign; a small one has up to two more decimals, as it is not 0.
 
     >>> [signed_text(value) for value in (0.25, -0.5, -0.0034, -1e-9)]
     ['+0.25', '−0.50', '−0.003', '+0.00']
