@@ -18,7 +18,7 @@ import torch
 
 import offtrace as ot
 from offtrace import online, operators
-from offtrace.agent import learner, settings, training
+from offtrace.agent import learner, settings, ticks
 from offtrace.agent.policy import load_policy
 from offtrace.agent.spec import Plan, TrainSpec, from_json, resolved, to_json
 from offtrace.agent.training import train
@@ -412,7 +412,7 @@ def test_a_file_does_not_decide_what_is_imported(here: Path) -> None:
     wanted, other = of_sweep("retrace", "tree_backup")
     evil = to_json(other) | {"trace": "evil:Trace", "trace_source": "0" * 16, "trace_title": "Trace(λ)"}
     assert from_json(evil).trace == "evil:Trace"  # reading it imports nothing
-    record = training._untrained(wanted)._replace(tick=1, num_steps=150)
+    record = ticks._untrained(wanted)._replace(tick=1, num_steps=150)
     for member, is_resumed in ((to_json(other), True), (evil, False)):
         with Store(path) as store:
             run_id, over = store.register([to_json(wanted), member], {})

@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 import tyro
 
-from offtrace.agent import checkpoints, disk, hints, memory, runs, telemetry, training
+from offtrace.agent import checkpoints, disk, hints, memory, runs, telemetry, ticks, training
 from offtrace.agent.policy import load_policy
 from offtrace.agent.runs import TICK
 from offtrace.agent.settings import check_shapes
@@ -286,7 +286,7 @@ def test_reports_add_up(whole: Whole) -> None:
         assert np.isnan([reports[0].loss, reports[0].q, reports[1].loss]).all()
         assert np.isfinite([(r.loss, r.gradient, r.q, r.c) for r in reports[2:]]).all()
         plan = resolved(spec(*name))
-        assert training.Loop(training.runtime_for([plan])).total_steps == reports[-1].num_steps
+        assert ticks.Loop(training.runtime_for([plan])).total_steps == reports[-1].num_steps
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -908,7 +908,7 @@ def test_values_that_are_not_finite() -> None:
     tick = SimpleNamespace(num_refused=np.array([0]))
     for value in (np.nan, np.inf):
         probe = SimpleNamespace(metrics=SimpleNamespace(largest_q=np.array([value])), largest_reward=np.array([1.0]))
-        assert training._events(resolved(spec()), 1.0, tick, probe, 0) == ("Q is not finite",)
+        assert ticks._events(resolved(spec()), 1.0, tick, probe, 0) == ("Q is not finite",)
 
 
 @pytest.mark.usefixtures("compiled_once")

@@ -5,7 +5,7 @@
     network, replay, schedules, learner      the parts of the agent
     program, population      the compiled program, for one agent and for a population
     synchronous, host      the two runtimes, behind the interface in runtimes
-    training     the loop: ticks, records, evaluations, checkpoints
+    ticks, training     one tick and its records; a whole run with its checkpoints
     runs, checkpoints, states, disk, telemetry      what is saved, and how
     policy, playing, selection      a trained agent: loaded, one of many, evaluated
     hints        a message for runs that learn nothing
