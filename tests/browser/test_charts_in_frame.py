@@ -90,7 +90,7 @@ def test_intervals_and_values_beyond_the_axis_end_at_its_edge(
 @pytest.mark.parametrize("width", [1400, 390])
 def test_names_that_are_cut_off_stay_apart(browser: Any, tmp_path: Path, width: int) -> None:
     """Two kinds of DQN differ at the fifteenth letter."""
-    from offtrace.report.charts import average_by_lambda_chart
+    from offtrace.report.figures import average_by_lambda_chart
     from offtrace.report.page import Document, Section, render
 
     names = ["retrace", "dqn.exploration", "dqn.exploration.double"]

@@ -96,7 +96,7 @@ def store(path: Path, name: str) -> Path:
 
 def charts() -> dict[str, Any]:
     """Return charts by name, with numbers that no statistic should have; earlier versions drew such charts."""
-    from offtrace.report.charts import average_by_lambda_chart
+    from offtrace.report.figures import average_by_lambda_chart
     from offtrace.report.opening import Point, lambda_panel
 
     names = ["retrace", "tree_backup", "q_lambda", "dqn"]

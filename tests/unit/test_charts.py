@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offtrace import scores
-from offtrace.report import charts, comparisons
+from offtrace.report import charts, comparisons, figures
 from offtrace.traces import TRACES
 
 DISPLAYED = {"tree_backup": "TB(λ)", "retrace": "Retrace(λ)", "dqn": "DQN", "q_star": "Q*(λ)"}
@@ -102,7 +102,7 @@ def test_every_trace_has_a_name_for_people_and_others_keep_theirs():
 
 def test_up_to_eight_algorithms_have_eight_colours():
     names = ["retrace", "dqn", "a", "b", "c", "d", "e", "f"]
-    chart = charts.score_distribution_chart(np.eye(8), algorithms=names, title="", subtitle="")
+    chart = figures.score_distribution_chart(np.eye(8), algorithms=names, title="", subtitle="")
     scale = chart.to_dict()["layer"][0]["encoding"]["color"]["scale"]
     assert scale["domain"] == ["Retrace(λ)", "DQN", *names[2:]]
     assert len(set(scale["range"])) == 8
@@ -110,7 +110,7 @@ def test_up_to_eight_algorithms_have_eight_colours():
 
 @pytest.mark.parametrize("last", [[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.01], [0.5, 0.52, 0.9, 0.91]])
 def test_end_labels_never_overlap_nor_leave_the_chart(last):
-    chart = charts.average_by_lambda_chart([last], lambdas=[1.0], algorithms=list(DISPLAYED), title="", subtitle="")
+    chart = figures.average_by_lambda_chart([last], lambdas=[1.0], algorithms=list(DISPLAYED), title="", subtitle="")
     heights = [row["y"] for row in layer_rows(chart, 2)]
     assert np.diff(np.sort(heights)).min() >= charts.LABEL_GAP - 1e-12  # rounding of three additions
     assert min(heights) >= 0.0
@@ -132,14 +132,14 @@ def test_labels_that_have_room_stand_at_the_end_of_their_line():
 def test_labels_at_one_height_stand_in_the_order_of_merit():
     """DQN and Q* are never the best, so that both lines end at 0; DQN is the better of the two."""
     z = [[0.3, 0.5, 1.0], [0.0, 0.2, 1.0]]
-    chart = charts.score_distribution_chart(z, algorithms=["q_star", "dqn", "retrace"], title="", subtitle="")
+    chart = figures.score_distribution_chart(z, algorithms=["q_star", "dqn", "retrace"], title="", subtitle="")
     heights = {row["algorithm"]: row["y"] for row in layer_rows(chart, 1)}
     assert 0 == heights["Q*(λ)"] < heights["DQN"] < heights["Retrace(λ)"] == 1
 
 
 def test_intervals_are_bars_side_by_side():
     averages, low, high = [[0.4, 0.5], [0.6, 0.7]], [[0.3, 0.4], [0.5, 0.6]], [[0.5, 0.6], [0.7, 0.8]]
-    chart = charts.average_by_lambda_chart(
+    chart = figures.average_by_lambda_chart(
         averages, lambdas=[0.0, 1.0], algorithms=["retrace", "dqn"], title="", subtitle="", low=low, high=high
     )
     rows = layer_rows(chart, 2)
@@ -159,7 +159,7 @@ def test_intervals_of_another_shape_are_refused():
     with pytest.raises(
         ValueError, match=r"`low` and `high` must have the shape of `averages`, \(1, 2\); got \(1, 1\)"
     ):
-        charts.average_by_lambda_chart(
+        figures.average_by_lambda_chart(
             [[0.1, 0.2]], lambdas=[1.0], algorithms=["a", "b"], title="", subtitle="", low=[[0.1]], high=[[0.2]]
         )
 
@@ -176,7 +176,7 @@ def test_lambdas_are_written_as_they_are():
 
 def test_many_names_are_smaller_and_do_not_overlap():
     names = [f"algorithm {i}" for i in range(40)]
-    chart = charts.score_distribution_chart(np.eye(40), algorithms=names, title="", subtitle="")
+    chart = figures.score_distribution_chart(np.eye(40), algorithms=names, title="", subtitle="")
     heights = sorted(row["y"] for row in layer_rows(chart, 1))
     assert np.diff(heights).min() * charts.HEIGHT >= chart.to_dict()["layer"][1]["mark"]["fontSize"]
     assert heights[0] >= -1e-9
@@ -184,7 +184,7 @@ def test_many_names_are_smaller_and_do_not_overlap():
 
 
 def test_long_titles_go_on_in_a_second_line_and_no_further():
-    chart = charts.score_distribution_chart(
+    chart = figures.score_distribution_chart(
         [[0.0, 1.0]], algorithms=["a", "b"], title="word " * 60, subtitle=["x" * 400, "short"]
     )
     title = chart.to_dict()["title"]
@@ -244,7 +244,7 @@ def test_save_refuses_a_stem_with_an_ending(tmp_path):
 @pytest.mark.parametrize("names", [["retrace"], ["retrace", "retrace"], ["retrace", "dqn", "q_star"]])
 def test_refused_algorithms(names):
     with pytest.raises(ValueError, match=r"`algorithms` must name each of the 2 columns of `z` once; got .*. Give 2"):
-        charts.score_distribution_chart([[0.0, 1.0]], algorithms=names, title="", subtitle="")
+        figures.score_distribution_chart([[0.0, 1.0]], algorithms=names, title="", subtitle="")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_refused_algorithms(names):
 )
 def test_refused_averages(averages, lambdas, text):
     with pytest.raises(ValueError, match=text):
-        charts.average_by_lambda_chart(averages, lambdas=lambdas, algorithms=["a", "b"], title="", subtitle="")
+        figures.average_by_lambda_chart(averages, lambdas=lambdas, algorithms=["a", "b"], title="", subtitle="")
 
 
 @pytest.mark.parametrize("package", ["altair", "vl_convert"])

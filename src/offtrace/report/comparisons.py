@@ -13,16 +13,15 @@ import numpy as np
 from offtrace.report.charts import (
     ChartRows,
     alt,
-    average_by_lambda_chart,
     bands,
     colour,
     dash,
     end_labels,
     finished,
     lambda_axis,
-    score_distribution_chart,
     tips,
 )
+from offtrace.report.figures import average_by_lambda_chart, score_distribution_chart
 from offtrace.report.names import counted, named
 from offtrace.report.tables import known_averages
 from offtrace.scores import Averages, Comparison, Profile, inter_algorithm_scores, performance_profile
