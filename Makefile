@@ -23,11 +23,15 @@ install: $(STAMP) ## make .venv with the tested versions
 test: check ## format, lint, types, then every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
+# JAX has a process of its own: what its threads do can end the capture of a CUDA graph.
+ON_GPU := PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false \
+  $(PYTHON) -m pytest -q -p no:benchmark
+
 test-gpu: ## the tests of the CUDA kernels, and of JAX, with PYTHON, on a machine that has a GPU
 	@$(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
 	  { echo "make test-gpu needs a GPU, and PyTorch sees none; make test covers the kernels without one"; exit 1; }
-	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false \
-	  $(PYTHON) -m pytest -q -p no:benchmark $(addprefix tests/conformance/test_,gpu_device.py gpu.py jax_device.py)
+	$(ON_GPU) tests/conformance/test_gpu_device.py tests/conformance/test_gpu.py
+	$(ON_GPU) tests/conformance/test_jax_device.py
 
 oldest: ## every test with the oldest versions, in .venv-oldest (Python 3.11)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest

@@ -1,5 +1,6 @@
 """The kernels of `offtrace.returns.gpu` on a real GPU: large windows, CUDA graphs, launches. See `make test-gpu`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import gpu_kernels
@@ -102,11 +103,17 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _poisoned() -> None:
-    """Fill the memory that PyTorch hands out next with NaN, so that rows that are not written are seen."""
+def _poisoned(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fill the memory that PyTorch hands out next with NaN, so that rows that are not written are seen.
+
+    It is given back after the test, for other processes.
+    """
+    n, batch, num_actions = request.getfixturevalue("shape") if "shape" in request.fixturenames else (1024, 1024, 18)
     torch.cuda.empty_cache()
-    free = [torch.full((1 << 28,), torch.nan, device="cuda") for _ in range(8)]
-    del free
+    poison = torch.full((8 * (n + 1) * batch * (num_actions + 4),), torch.nan, device="cuda")  # 4 windows
+    del poison
+    yield
+    torch.cuda.empty_cache()
 
 
 @pytest.mark.parametrize("batch_major", [False, True])

@@ -38,7 +38,7 @@ from offtrace.returns.gpu.rows import (
 )
 from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 
-ADD_STEPS = tl.constexpr(16)
+ADD_STEPS = tl.constexpr(32)
 """Steps at once where what is missing is added."""
 GAIN_UNIT = tl.constexpr(2.0**64)
 """Products that may grow are divided by this before they are stored: float32 then has all digits of 2⁻⁶² to 2¹⁹¹."""
