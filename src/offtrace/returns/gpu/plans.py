@@ -37,6 +37,8 @@ MORE_OF_128 = 1.15
 """The same for 128 neighbours and runs of 2 steps, in windows that are not cached."""
 MORE_OF_64 = 1.18
 """The same for 64 neighbours and up to 5 actions, or rows that several threads share."""
+LESS_OF_32 = 1.1
+"""The same for 32 neighbours and 6 to 12 actions, without checks, below that in `NEIGHBOURS`."""
 FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 16
@@ -194,9 +196,9 @@ def _plans_with_few_chunks(size: Size, run: int, run_in_chunks: int) -> list[Pla
     ]
     if not size.is_cached:
         tiles += [_tile_of_runs(run, 2, 16), _tile_of_runs(run, 1, 32)]
-    if not size.has_own_rows:
-        tiles.append(narrow._replace(max_warps=MOST_HELD))
     most = {tile: min(_cut(tile, size).num_chunks, size.n // LONG) for tile in tiles}
+    if not size.has_own_rows:
+        most[narrow._replace(max_warps=MOST_HELD)] = 1  # with more chunks, some devices share them out unevenly
     return [
         tile._replace(num_chunks=num_chunks)
         for num_chunks in range(1, max(most.values()) + 1)
@@ -226,6 +228,9 @@ def _tile_of_own_rows(size: Size) -> Plan:
         rows = min(rows, 64)
     elif is_narrow and not size.is_cached:
         rows = max(rows, _neighbours(size.batch, 64, MORE_OF_64))
+    elif rows == 32 and not is_narrow and not size.checks and _places(size.batch, 32) > LESS_OF_32 * size.batch:
+        rows = 16
+        run = 1 if is_odd else run
     return _tile_of_runs(run, 4 if rows == 8 else 2, rows)
 
 
@@ -263,9 +268,14 @@ def _neighbours(batch: int, most: int, more: float = 0) -> int:
     """
     for rows, places in NEIGHBOURS:
         allowed = max(places, more) if rows == most else places
-        if rows <= most and -(-batch // rows) * rows <= allowed * batch:
+        if rows <= most and _places(batch, rows) <= allowed * batch:
             return rows
     return 8
+
+
+def _places(batch: int, rows: int) -> int:
+    """Return how many neighbours the tiles of a batch have together, with those that are not there."""
+    return -(-batch // rows) * rows
 
 
 def _plan_of_scans(size: Size, batch_major: bool) -> Plan:
