@@ -1,7 +1,9 @@
-"""Which plan of the CUDA kernels is fastest for a window? For choosing the defaults in `returns/gpu/plans.py`.
+r"""Which plan of the CUDA kernels is fastest for a window? For choosing the defaults in `returns/gpu/plans.py`.
 
     python studies/gpu_plans.py --seed 0 --windows 40         # other plans beside the default
     python studies/gpu_plans.py --seed 1 --windows 60 --defaults-only
+    ncu --set full --clock-control none --profile-from-start off -k one_pass \
+      python studies/gpu_plans.py --profile 13132 286 5      # one call, for NVIDIA's profiler
 
 Windows are drawn at random: 16 to 65,536 steps, 4 to 18 actions, 85 to 1,500 MB, batches of 8 and more. Choose with
 one seed, look at the result with another. Times are those of CUDA graphs, which leave out Python: medians of 7
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from offtrace import Retrace
+from offtrace import TRACES, Retrace
 from offtrace.returns.gpu import launch, plans
 from offtrace.returns.gpu.autograd import targets_by_operations
 from offtrace.returns.gpu.gradients import Gradients
@@ -53,6 +55,7 @@ TILES = {
 """Steps, neighbours, warps and run of a tile, and how many warps a multiprocessor may hold."""
 OTHERS = {"Q(λ)": formulas.KIND_Q_LAMBDA, "IS": formulas.KIND_IS}
 """Traces that are timed in every fifth window: c is 1, which is slow to fade, or may be above 1."""
+KINDS = {name: formulas.KINDS[cls] for name, cls in TRACES.items() if cls.markov}
 GRADIENTS = (("q",), ("q", "pi"))
 """The gradients that are timed there."""
 ERROR = 1e-5
@@ -272,6 +275,18 @@ def show(shape: Shape, candidates: Iterable[Plan], *, is_closer: bool) -> float:
     return copy / seconds
 
 
+def profile(shape: Shape, kind: int) -> None:
+    """Run one call between the marks that a profiler waits for."""
+    given = job(shape)._replace(kind=kind)
+    for _ in range(3):
+        launch.targets(given)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    launch.targets(given)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
 def is_closer(i: int) -> bool:
     """Return whether gradients and other traces are timed in a window, too."""
     return i % 5 == 0
@@ -283,9 +298,17 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=40, help="number of windows")
     parser.add_argument("--defaults-only", action="store_true", help="try no other plans")
     parser.add_argument("--seconds", type=float, default=300, help="start no window after this time")
+    size = ("N", "BATCH", "ACTIONS")
+    parser.add_argument(
+        "--profile", nargs=3, type=int, metavar=size, help="run one call of this size under a profiler"
+    )
+    parser.add_argument("--trace", choices=KINDS, default="retrace", help="trace of that call")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device.")
+    if options.profile:
+        profile(tuple(options.profile), KINDS[options.trace])
+        return
     began = time.monotonic()
     shapes = windows(options.seed, options.windows)
     others = {shape: [] if options.defaults_only else list(other_plans(shape)) for shape in shapes}
