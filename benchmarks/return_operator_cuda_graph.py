@@ -19,7 +19,7 @@ Tensors = dict[str, Any]
 
 REPLAYS = 20
 CLOSER: tuple[Shape, ...] = ((1024, 4096, 18), (128, 65536, 18))
-"""Windows with all traces; the others have Retrace only."""
+"""Windows with all traces; the others have Retrace, Q(λ) and IS."""
 SHORT: Shape = (16, 1024, 18)
 
 
@@ -160,8 +160,8 @@ BENCHMARK = Benchmark(
         "gradient of q": gradient("q"),
         "gradient of q and π": gradient("q", "pi"),
         "TB": targets(ot.TreeBackup(1.0)),
-        "Q(λ)": targets(ot.QLambda(1.0)),
-        "IS": targets(ot.ImportanceSampling(1.0)),
+        "Q(λ)": targets(ot.QLambda(1.0), shapes=()),
+        "IS": targets(ot.ImportanceSampling(1.0), shapes=()),
         "Watkins": targets(ot.Watkins(1.0)),
         "soft Watkins": targets(ot.SoftWatkins(1.0)),
         "ACER": targets(ot.ContinuousACER(1.0, 3)),

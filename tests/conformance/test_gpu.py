@@ -383,7 +383,7 @@ TIMED = {
     (40116, 166, 13, False): (2, 64, 176, 4, 16, 1),
     (12872, 196, 17, False): (2, 16, 203, 1, 20, 1),
     (27448, 175, 14, False): (2, 64, 176, 4, 16, 1),
-    # batches that leave more than a tenth of a tile of 32 empty
+    # batches for which tiles of 32 have over 1.1 places for each neighbour
     (39946, 169, 7, False): (2, 16, 192, 1, 16, 1),
     (64437, 140, 9, False): (2, 16, 234, 1, 16, 1),
     (6756, 229, 6, False): (4, 16, 140, 1, 16, 2),
