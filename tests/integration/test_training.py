@@ -1010,6 +1010,24 @@ def test_interrupted_and_resumed(
     assert digest(folder) == digest(tmp_path / "whole")
 
 
+def test_the_same_command_again_is_a_new_run_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs", resolved(spec()).name)
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text("{}")
+    main(arguments(spec(), "--quiet"))
+    assert (
+        f"{run} holds an unfinished run, which --resume goes on with. This is a new run." in capsys.readouterr().err
+    )
+    assert (tmp_path / f"{run}-2" / "result.json").exists()
+    (run / "result.json").write_text("{}")
+    shutil.rmtree(f"{run}-2")
+    main(arguments(spec(), "--quiet"))
+    assert "unfinished" not in capsys.readouterr().err
+
+
 def test_a_closed_pipe_is_a_stop(tmp_path: Path) -> None:
     """As in `offtrace train … | head -1`: what was learned is kept."""
     with started(tmp_path, *arguments(spec(num_steps=20_000), "--output", "run")) as process:

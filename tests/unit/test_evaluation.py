@@ -346,8 +346,55 @@ def test_a_log_without_the_targets_actions_cannot_answer(log: Log) -> None:
     assert found.diagnostics.unseen_share == pytest.approx(0.5)
     both = compare(only_zero, targets={"half": np.full((X, A), 0.5)}, gamma=GAMMA, estimator="is")
     assert not any(one.told for one in both.differences)
-    with pytest.raises(LogError, match="no episode could come from it"):
-        estimate(only_zero, target=np.eye(A)[np.ones(X, int)], gamma=GAMMA)
+    never = estimate(only_zero, target=np.eye(A)[np.ones(X, int)], gamma=GAMMA)
+    assert never.verdict.answer == "no"
+    assert never.diagnostics.num_possible == 0
+
+
+def test_a_policy_that_no_episode_could_come_from() -> None:
+    """What weighs episodes is left out; the rest is the limit of policies that take all actions."""
+    log = simulated(200, 3)
+    policy = np.eye(A)[MU.argmin(axis=1)]
+    takes = policy[log.state, log.action] > 0
+    rows = np.concatenate([np.arange(one.start, one.stop) for one in episodes(log) if not takes[one].all()])
+    names = ("state", "action", "reward", "terminated", "truncated")
+    columns = {name: getattr(log, name)[rows] for name in names}
+    first = np.isin(rows, log.first)
+    columns |= {
+        "episode": np.cumsum(first),
+        "next_state": log.successor[rows],
+        "behaviour_probability": log.mu_a[rows],
+    }
+    columns["step"] = np.arange(len(rows)) - np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))
+    found = estimate(columns, target=policy, gamma=GAMMA)
+    assert found.diagnostics.num_possible == 0
+    assert list(found) == ["Retrace(lambda_=1.0)", "fqe"]
+    assert found.verdict.estimate == "Retrace(lambda_=1.0)"
+    assert any("No episode of the log could come from" in line for line in found.verdict.warnings)
+    nearly = estimate(columns, target=(1 - 1e-12) * policy + 1e-12 / A, gamma=GAMMA)
+    assert nearly.diagnostics.num_possible > 0
+    assert len(list(nearly)) > 2
+    for name in found:
+        assert found[name].value == pytest.approx(nearly[name].value, abs=1e-9)
+    both = compare(columns, targets={"policy": policy, "pi": PI}, gamma=GAMMA)
+    assert "wdr" in list(both.evaluations["pi"])
+    assert "wdr" not in list(both.evaluations["policy"])
+    names = ("state", "next_state", "action", "behaviour_probability")
+    vectors = {name: values for name, values in columns.items() if name not in names}
+    vectors["observation"] = vectors["action"] = np.zeros((len(rows), 2))
+    vectors["behaviour_log_density"] = np.zeros(len(rows))
+    with pytest.raises(LogError, match="no episode could come from the target policy"):
+        estimate(vectors, target=lambda x, a: np.full(len(x), -np.inf), gamma=GAMMA)
+
+
+def test_an_estimate_by_the_name_of_its_trace(log: Log) -> None:
+    found = estimate(log, target=PI, gamma=GAMMA, lambda_=0.9, estimators=["fqe"])
+    assert found["retrace"] is found["Retrace(lambda_=0.9)"]
+    assert list(found) == ["Retrace(lambda_=0.9)", "fqe"]
+    several = estimate(log, target=PI, gamma=GAMMA, lambda_=0.9, traces=[ot.Retrace(0.5)], estimators=[])
+    for name in ("retrace", "tree_backup", "wis"):
+        with pytest.raises(KeyError, match="there are Retrace"):
+            several[name]
 
 
 def test_few_effective_episodes_are_said_aloud() -> None:

@@ -167,3 +167,44 @@ def test_a_list_of_numbers_for_a_mask_is_told_what_helps() -> None:
     _, given = RECURSIONS["peng"]
     with pytest.raises(TypeError, match=r"`np\.array\(mask, dtype=bool\)`"):
         ot.peng_targets(**given, mask=[[1] * B] * N)
+
+
+def test_wrong_values_and_weights_of_vtrace() -> None:
+    given = {name: value[:, 0] for name, value in chosen("v", "pi_a", "mu_a").items()}
+    batch = chosen("v", "pi_a", "mu_a")
+    swapped = {name: value.swapaxes(0, 1) for name, value in batch.items()}
+    wanted = (B + 1, N)
+    with pytest.raises(ValueError, match="`v` must have one row more than `r`") as caught:
+        ot.vtrace_targets(**swapped)
+    assert f"{wanted}, as `r` is {(B, N)}; got {(B, N + 1)}. Batch-major?" in str(caught.value)
+    with pytest.raises(ValueError, match=r"got .*All shapes: ") as caught:
+        ot.vtrace_targets(**{**given, "mu_a": given["mu_a"][1:]})
+    assert "q_a" not in str(caught.value)
+    for name in ("rho_bar", "c_bar"):
+        for value in (None, "1", 0, -1.0):
+            with pytest.raises(ValueError, match=f"`{name}` must be a number above 0; got {value!r}"):
+                ot.vtrace_targets(**given, **{name: value})
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_vtrace_with_two_bounds(logs: bool) -> None:
+    """Against the recursion of Espeholt et al. (2018), Remark 1, for equal and for different ρ̄ and c̄."""
+    given = chosen("v", "pi_a", "mu_a")
+    ratio = given["pi_a"] / given["mu_a"]
+    v, r, discount = (given[name] for name in ("v", "r", "discount"))
+    if logs:
+        with np.errstate(divide="ignore"):
+            given |= {f"log_{name}": np.log(given.pop(name)) for name in ("pi_a", "mu_a")}
+    for rho_bar, c_bar in [(1.0, 1.0), (2.0, 2.0), (2.0, 0.5), (np.inf, 1.0)]:
+        delta = np.minimum(rho_bar, ratio) * (r + discount * v[1:] - v[:-1])
+        expected = np.zeros_like(v)
+        for t in reversed(range(N)):
+            expected[t] = delta[t] + discount[t] * np.minimum(c_bar, ratio[t]) * expected[t + 1]
+        found = ot.vtrace_targets(**given, rho_bar=rho_bar, c_bar=c_bar)
+        np.testing.assert_allclose(found, (expected + v)[:-1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_number_of_steps_from_numpy() -> None:
+    given = chosen("q", "pi")
+    found = ot.n_step_targets(**given, num_steps=np.int64(3))
+    np.testing.assert_array_equal(found, ot.n_step_targets(**given, num_steps=3))

@@ -6,6 +6,7 @@ import math
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
 import pytest
 from loops import each
 
@@ -56,6 +57,18 @@ def test_refused_by_name_rule_and_value(name: str, value: Any, rule: str) -> Non
         TrainSpec(**{"env": "pocket/catch", name: value})
     assert str(caught.value).endswith((f"got {value!r}.", f"got {value}."))
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_other_libraries_become_those_of_python() -> None:
+    """0.9 in float32 is λ = 0.9, not 0.899999976, so that a run has the same name and settings."""
+    given = TrainSpec("pocket/catch", seed=np.int64(3), lambda_=np.float32(0.9), gamma=np.array(0.5), double=np.True_)
+    same = TrainSpec("pocket/catch", seed=3, lambda_=0.9, gamma=0.5, double=True)
+    assert given == same
+    assert to_json(given) == to_json(same)
+    assert TrainSpec("pocket/catch", hidden_sizes=np.array([64, 32])).hidden_sizes == (64, 32)
+    assert type(TrainSpec("pocket/catch", hidden_sizes=np.array([64])).hidden_sizes[0]) is int
+    with pytest.raises(ValueError, match="`seed` must be a whole number of at least 0"):
+        TrainSpec("pocket/catch", seed=np.float32(3))
 
 
 @each("name", list(WHOLE))

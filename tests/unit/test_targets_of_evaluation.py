@@ -13,7 +13,7 @@ from refusals import refusal
 
 from offtrace.evaluation.log import Log
 from offtrace.evaluation.problems import LogError
-from offtrace.evaluation.target import Target, as_target, check_support
+from offtrace.evaluation.target import Target, as_target, impossible
 
 PI = np.array([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [0.1, 0.2, 0.7]])
 
@@ -191,12 +191,31 @@ def test_a_target_that_does_not_fit_the_log() -> None:
 
 
 def test_support() -> None:
-    """An error only if no episode could come from π; its first steps with π(a|x) = 0 are named."""
+    """A problem only if no episode could come from π; its first steps with π(a|x) = 0 are named."""
     log = make_log()
-    check_support(log, np.array([0.5, 0.0, 0.0, 1.0, 1.0]))
-    check_support(log, np.full(5, 1e-300))
-    with pytest.raises(LogError) as caught:
-        check_support(log, np.array([0.5, 0.0, 0.0, 1.0, 0.0]))
-    (problem,) = caught.value.problems
+    assert not impossible(log, np.array([0.5, 0.0, 0.0, 1.0, 1.0]))
+    assert not impossible(log, np.full(5, 1e-300))
+    (problem,) = impossible(log, np.array([0.5, 0.0, 0.0, 1.0, 0.0]))
     assert (problem.rows, problem.num_rows) == ((1, 4), 2)
-    assert "no episode could come from it" in str(problem)
+    assert "no episode could come from the target policy" in str(problem)
+
+
+def test_an_error_of_the_users_function_names_it_and_says_how_it_is_called() -> None:
+    def one(x: Any) -> Any:
+        return PI[int(x)]
+
+    text = refusal(as_target, one, log=make_log())
+    assert "`target` must be a function of states or observations, N rows at once" in text
+    assert "for (4,), one raised TypeError: " in text
+
+    class Policy:
+        pass
+
+    assert "for (4,), Policy raised TypeError: Policy() takes no arguments" in refusal(
+        as_target, Policy, log=make_log()
+    )
+    vectors = make_log(action=np.zeros((5, 2)))
+    density = as_target(lambda x: x, log=vectors)
+    assert "function of observations and actions, N rows at once, that returns log-densities (N,)" in refusal(
+        density.log_densities, vectors
+    )

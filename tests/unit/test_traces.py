@@ -331,12 +331,26 @@ def test_what_is_not_a_trace_is_refused(given):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("retrase", "retrace"), ("Retrace", "retrace"), ("tree-backup", "tree_backup")]
+    ("name", "near"),
+    [
+        ("retrase", "retrace"),
+        ("Retrace", "retrace"),
+        ("tree-backup", "tree_backup"),
+        ("tb", "tree_backup"),
+        ("is", "importance_sampling"),
+    ],
 )
 def test_an_unknown_name_suggests_the_near_one(name, near):
     with pytest.raises(ValueError, match=rf"`trace` .*got '{name}'\. Did you mean '{near}'\?") as error:
         ot.as_trace(name)
     assert all(known in str(error.value) for known in ot.TRACES)
+
+
+@pytest.mark.parametrize("name", ["vtrace", "n_step", "peng", "c_trace"])
+def test_what_is_no_trace_but_a_function_is_told(name):
+    with pytest.raises(ValueError, match=rf"There is a function for it: `ot\.{name}_targets`\.$"):
+        ot.as_trace(name)
+    assert callable(getattr(ot, f"{name}_targets"))
 
 
 def test_a_name_unlike_any_gets_no_suggestion():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 
 from offtrace.agent.defaults import ASYNCHRONOUS, DEFAULT_LAMBDA, DEFAULT_TICK, DEFAULTS, PAPER, TUNED
@@ -30,6 +31,19 @@ def _chosen(metavar: str) -> Any:
 def _choice(metavar: str, default: str) -> Any:
     """Return the annotation of an option whose default depends on the runtime."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy, or a single one of another library, as one of Python.
+
+    >>> import numpy as np
+    >>> _plain(np.int64(3)), _plain(np.float32(0.9))
+    (3, 0.9)
+    """
+    if isinstance(value, np.generic) or getattr(value, "shape", None) == ():
+        value = np.asarray(value)[()]
+        return float(str(value)) if isinstance(value, np.floating) else value.item()
+    return value
 
 
 def _text(metavar: str, default: str) -> Any:
@@ -145,10 +159,12 @@ class TrainSpec:
 
     def __post_init__(self) -> None:
         self._store_trace()
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, _plain(value))
         for name in ("hidden_sizes", "observation_scale"):
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))
+                object.__setattr__(self, name, tuple(map(_plain, value)))
         if self.env is not None and not isinstance(self.env, str):
             object.__setattr__(self, "env", name_of(self.env))
         _check(self)

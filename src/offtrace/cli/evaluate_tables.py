@@ -122,11 +122,13 @@ def _bar(one: ValueEstimate, low: float, high: float) -> str:
 
 def _print_numbers(found: Evaluation, console: Console) -> None:
     numbers = found.diagnostics
-    lines = [
+    first = (
         f"{numbers.num_episodes:,} episodes with {numbers.num_steps:,} steps, worth "
-        f"{number(numbers.effective_episodes)} episodes of the target policy; largest weight "
-        f"{number(numbers.largest_weight)} ({numbers.largest_share:.1%} of all).",
-    ]
+        f"{number(numbers.effective_episodes)} episodes of the target policy"
+    )
+    if numbers.num_possible:
+        first += f"; largest weight {number(numbers.largest_weight)} ({numbers.largest_share:.1%} of all)"
+    lines = [f"{first}."]
     behaviour = found.behaviour
     if behaviour is not None:
         lines.append(

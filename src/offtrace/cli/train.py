@@ -165,6 +165,8 @@ def _default_folder(spec: Plan, resume: bool) -> Path:
         free = RUNS / f"{spec.name}-{number}"
         number += 1
     if not resume:
+        if taken is not None and not (taken / "result.json").exists():
+            tell(f"{taken} holds an unfinished run, which --resume goes on with. This is a new run.")
         return free
     if taken is None:
         raise ValueError(f"there is no run to resume in {str(free)!r}.")

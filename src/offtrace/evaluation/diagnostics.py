@@ -47,6 +47,8 @@ class Diagnostics:
     """Mean γ^T of the episodes that were cut off: the weight of the rewards that the log does not have."""
     num_cut_unknown: int
     """Episodes that were cut off where the log does not have the state after the cut."""
+    num_possible: int
+    """Episodes that could come from π: it takes each of their actions with some probability."""
     num_rewarded: int
     """Episodes with a reward other than 0."""
     effective_rewarded: float
@@ -80,9 +82,14 @@ class Diagnostics:
                 f"There is a reward other than 0 in only {self.num_rewarded:,} of {self.num_episodes:,} episodes. "
                 "With so few the intervals are too narrow more often than they say."
             )
-        if self.effective_episodes < FEW:
+        if self.num_possible == 0:
             lines.append(
-                f"The {self.num_episodes:,} episodes are worth {self.effective_episodes:.1f} episodes of the target "
+                "No episode of the log could come from the target policy: each has an action that it never takes. So "
+                "no estimator weighs episodes, and none is doubly robust; the others rely on a Markov state."
+            )
+        elif self.effective_episodes < FEW:
+            lines.append(
+                f"{_episodes(self.num_episodes)} worth {self.effective_episodes:.1f} episodes of the target "
                 "policy. The intervals of importance sampling and of the doubly robust forms are too narrow."
             )
         elif self.rewarded_are_worth_little and self.num_rewarded >= FEW_REWARDED:
@@ -91,7 +98,7 @@ class Diagnostics:
                 "of the target policy. The intervals of importance sampling and of the doubly robust forms are too "
                 "narrow."
             )
-        if self.largest_share > LARGE_SHARE and self.num_episodes > 1:
+        if self.largest_share > LARGE_SHARE and self.num_possible > 1:
             lines.append(f"One episode has {self.largest_share:.0%} of all weight.")
         if abs(self.mean_weight - 1) > 4 * self.mean_weight_error + 0.01 and self.effective_episodes >= FEW:
             lines.append(
@@ -130,9 +137,15 @@ def diagnose(engine: Engine, sums: EpisodeSums, gamma: float) -> Diagnostics:
         truncated_share=float(sums.truncated.mean()),
         horizon_weight=float((gamma**cut).mean()) if len(cut) else 0.0,
         num_cut_unknown=int(sum(engine.map(_num_cut_unknown))),
+        num_possible=int(sums.possible.sum()),
         num_rewarded=int(sums.rewarded.sum()),
         effective_rewarded=_effective(weight[sums.rewarded]),
     )
+
+
+def _episodes(number: int) -> str:
+    """Return the beginning of a sentence about all episodes."""
+    return "The only episode is" if number == 1 else f"The {number:,} episodes are"
 
 
 def _effective(weight: np.ndarray) -> float:

@@ -1,6 +1,6 @@
 """All estimates of one target policy from a log: traces, importance sampling, doubly robust forms, a verdict."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from offtrace.evaluation.preparation import Features, prepare, standardise
 from offtrace.evaluation.resampling import Resamples
 from offtrace.evaluation.target import Target
 from offtrace.evaluation.verdict import Verdict, judge
-from offtrace.traces import OneStep, Trace, as_trace
+from offtrace.traces import TRACES, OneStep, Trace, as_trace
 
 TITLES = {
     "is": "importance sampling",
@@ -77,10 +77,18 @@ class Evaluation:
     """(E,) per estimator, and of "logged": for paired comparisons."""
 
     def __getitem__(self, name: str) -> ValueEstimate:
-        for found in self.estimates:
-            if found.name == name:
-                return found
-        raise KeyError(f"no estimate {name!r}; there are {', '.join(one.name for one in self.estimates)}.")
+        """Return an estimate by its name; "retrace" does, too, where there is one of Retrace only."""
+        named = [one for one in self.estimates if one.name == name]
+        if not named and name in TRACES:
+            prefix = f"{TRACES[name].__name__}("
+            named = [one for one in self.estimates if one.name.startswith(prefix)]
+        if len(named) != 1:
+            raise KeyError(f"no estimate {name!r}; there are {', '.join(self)}.")
+        return named[0]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the estimates."""
+        return (one.name for one in self.estimates)
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{one.name} {one.value:.4g}" for one in self.estimates)

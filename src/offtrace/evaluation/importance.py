@@ -52,6 +52,8 @@ class EpisodeSums(NamedTuple):
     truncated: np.ndarray
     rewarded: np.ndarray
     """True where a reward is not 0."""
+    possible: np.ndarray
+    """True where π takes every action of the episode with some probability."""
 
 
 def sums_of_episodes(engine: Engine, gamma: float) -> EpisodeSums:
@@ -76,6 +78,7 @@ def _sums_of_part(part: Part, gamma: float) -> EpisodeSums:
         length=log.lengths,
         truncated=log.truncated[log.first[1:] - 1],
         rewarded=np.logical_or.reduceat(log.reward != 0, log.first[:-1]),
+        possible=np.logical_and.reduceat(part.steps.log_pi_a > -np.inf, log.first[:-1]),
     )
 
 

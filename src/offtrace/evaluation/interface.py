@@ -1,15 +1,17 @@
 """`estimate` and `compare`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from offtrace.evaluation.comparison import LOGGED, Comparison, compare_evaluations
 from offtrace.evaluation.engines import make_engine
-from offtrace.evaluation.estimation import DEFAULT, Evaluation, evaluate, settings_of
+from offtrace.evaluation.estimation import DEFAULT, WEIGHTED, WITH_MODEL, Evaluation, Settings, evaluate, settings_of
 from offtrace.evaluation.log import Log
 from offtrace.evaluation.preparation import Features
+from offtrace.evaluation.problems import LogError
 from offtrace.evaluation.reading import read
-from offtrace.evaluation.target import Target, as_target, check_support
+from offtrace.evaluation.target import Target, as_target, impossible
 
 
 def _quiet(done: float, total: float, description: str) -> None:
@@ -71,9 +73,20 @@ def estimate(
     )
     log = read(log)
     policy = as_target(target, log=log)
-    check_support(log, policy.of_actions(log))
+    settings = _without_impossible(settings, log, policy)
     with make_engine(log, engine, ray_address, num_workers) as parts:
         return evaluate(parts, policy, settings, progress)
+
+
+def _without_impossible(settings: Settings, log: Log, policy: Target) -> Settings:
+    """Leave out the estimators that weigh episodes if none of the log could come from the target policy."""
+    problems = impossible(log, policy.of_actions(log))
+    if not problems:
+        return settings
+    if policy.log_density is not None:  # all estimators weigh episodes there
+        raise LogError(problems)
+    kept = tuple(name for name in settings.estimators if name not in (*WEIGHTED, *WITH_MODEL))
+    return replace(settings, estimators=kept)
 
 
 def compare(
@@ -121,15 +134,14 @@ def compare(
     log = read(log)
     named = _named(targets, log)
     evaluations = {}
-    for target in named.values():
-        check_support(log, target.of_actions(log))
+    chosen = {name: _without_impossible(settings, log, target) for name, target in named.items()}
     with make_engine(log, engine, ray_address, num_workers) as parts:
         for number, (name, target) in enumerate(named.items()):
 
             def tell(done: float, total: float, what: str, number: int = number, name: str = name) -> None:
                 progress(number * total + done, len(named) * total, f"{name}: {what}")
 
-            evaluations[name] = evaluate(parts, target, settings, tell)
+            evaluations[name] = evaluate(parts, target, chosen[name], tell)
     return compare_evaluations(evaluations, estimator)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.evaluation.log import Log
-from offtrace.evaluation.problems import MOST_SHOWN, LogError, at, where, whole
+from offtrace.evaluation.problems import MOST_SHOWN, LogError, Problem, at, where, whole
 from offtrace.files import read_npy, read_npz
 from offtrace.imports import MODULE, import_object
 from offtrace.likelihoods import tolerance
@@ -131,20 +131,15 @@ def as_target(
     return target if log is None else _fitted(target, log)
 
 
-def check_support(log: Log, pi_a: np.ndarray) -> None:
-    """Raise `LogError` if no episode of the log could come from π: each has a step with π(a_t|x_t) = 0."""
+def impossible(log: Log, pi_a: np.ndarray) -> list[Problem]:
+    """Return the problem that no episode of the log could come from π: each has a step with π(a_t|x_t) = 0."""
     never = np.flatnonzero(pi_a == 0)
-    if not len(never):
-        return
     episode = np.searchsorted(log.first, never, side="right") - 1
     hit, first = np.unique(episode, return_index=True)
     if len(hit) < log.num_episodes:
-        return
-    rule = (
-        "the target policy never takes an action that the log has in each episode, so that no episode could come "
-        "from it; the first such step of each"
-    )
-    raise LogError(at(rule, log.source_rows(never[first])))
+        return []
+    rule = "no episode could come from the target policy: each has an action that it never takes; the first of each"
+    return at(rule, log.source_rows(never[first]))
 
 
 # -- what was given ------------------------------------------------------------------------------
@@ -161,8 +156,23 @@ def _made(given: Any, epsilon: float, allow_import: Collection[str], tell: Calla
         raise ValueError(f"`epsilon` must come with a saved agent; got {epsilon!r} with another target.")
     if callable(given):
         name = getattr(given, "__name__", type(given).__name__)
-        return Target(f"function {name}", None, function=given)
+        return Target(f"function {name}", None, function=partial(_of_function, given, name))
     return _of_table(given, "table")
+
+
+def _of_function(function: Callable[..., Any], name: str, *rows: np.ndarray) -> Any:
+    """Return what a function of the user's returns for many rows at once; its own errors become errors about it."""
+    try:
+        return function(*rows)
+    except Exception as error:
+        shapes = " and ".join(str(array.shape) for array in rows)
+        given, wanted = ("states or observations", "probabilities (N, A)")
+        if len(rows) > 1:
+            given, wanted = ("observations and actions", "log-densities (N,)")
+        raise ValueError(
+            f"`target` must be a function of {given}, N rows at once, that returns {wanted}; "
+            f"for {shapes}, {name} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def _from_text(text: str, epsilon: float, allow_import: Collection[str], tell: Callable[[str], None]) -> Target:

@@ -49,9 +49,8 @@ def judge(
             f"large.{remedy}"
         )
     if diagnostics.num_episodes < FEW_EPISODES:
-        warnings.append(
-            f"With {diagnostics.num_episodes:,} episodes the intervals are too narrow more often than they say."
-        )
+        few = "With one episode" if diagnostics.num_episodes == 1 else f"With {diagnostics.num_episodes:,} episodes"
+        warnings.append(f"{few} the intervals are too narrow more often than they say.")
     warnings += [f"{one.title}: {one.note}." for one in rows.values() if one.note]
     trusts_weights = (
         "wdr" in rows and diagnostics.effective_episodes >= FEW and not diagnostics.rewarded_are_worth_little

@@ -4,6 +4,7 @@
 subtracted, the weight of a step's own TD error, or the policy that is learned.
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def n_step_targets(
     ...                expected_q=np.array([8.0, 8.0, 8.0]))  # 1 + 0.5 · 2 + 0.25 · 8, …
     array([4., 6., 8.])
     """
-    if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
+    if isinstance(num_steps, bool) or not isinstance(num_steps, Integral) or num_steps < 1:
         raise ValueError(f"`num_steps` must be a whole number of at least 1; got {num_steps!r}.")
     window = Window(r, discount, q=q, pi=pi, expected_q=expected_q, reset=reset, mask=mask)
     steps = _steps(window, validate)
@@ -132,18 +133,17 @@ def vtrace_targets(
     if (pi_a is None) != (mu_a is None) or (log_pi_a is None) != (log_mu_a is None) or (pi_a is log_pi_a is None):
         raise TypeError("give `pi_a=` and `mu_a=`, or `log_pi_a=` and `log_mu_a=`.")
     for name, value in (("rho_bar", rho_bar), ("c_bar", c_bar)):
-        if not value > 0:
-            raise ValueError(f"`{name}` must be above 0; got {value}.")
+        if value is None or isinstance(value, str) or not value > 0:
+            raise ValueError(f"`{name}` must be a number above 0; got {value!r}.")
     check_parameter("vtrace_targets", "lambda_", lambda_)
     r = _array(r)
     v = _array(v)
-    if tuple(v.shape) != (len(r) + 1, *r.shape[1:]):
-        raise ValueError(f"`v` must have one row more than `r`, {tuple(r.shape)}; got {tuple(v.shape)}.")
+    _check_rows_of_values(tuple(v.shape), tuple(r.shape))
     names = {"pi_a": pi_a, "mu_a": mu_a} if pi_a is not None else {"log_pi_a": log_pi_a, "log_mu_a": log_mu_a}
     window, tol = _ready(
         Window(r, discount, q_a=v[:-1], expected_q=v[1:], reset=reset, mask=mask, **names), lambda_, next_v
     )
-    shape(window)
+    shape(window._replace(q_a=None, expected_q=None))  # an error lists what was given
     if next_v is not None:
         successors, _ = _ready(Window(window.r, window.discount, expected_q=next_v))
         if tuple(successors.expected_q.shape) != tuple(window.r.shape):
@@ -162,12 +162,22 @@ def vtrace_targets(
             raise_where(bad, "next_v", "must be finite where the discount is not 0", window.expected_q)
     given = likelihoods_of(window)
     weight = _at_most(rho_bar, given)
-    zero = weight * 0
+    zero = namespace(weight).zeros_like(weight)
     # Δ_t = ρ̄_t δ_t + γ_t c_t Δ_{t+1}: the kernel reads c from the next row, so c is passed one row later.
     delta = weight * corrections(**_given(window), c=zero, validate=validate)
-    c = _lambdas(lambda_, weight) * _at_most(c_bar, given)
+    c = _lambdas(lambda_, weight) * (weight if c_bar == rho_bar else _at_most(c_bar, given))
     out = corrections(**_given(window._replace(r=delta, q_a=zero, expected_q=zero)), c=_previous(c), validate=False)
     return _finish(out + window.q_a, window.mask, stop_gradient)
+
+
+def _check_rows_of_values(got: tuple[int, ...], steps: tuple[int, ...]) -> None:
+    """Check the shape of `v`, (n+1, …), for rewards of shape (n, …)."""
+    wanted = (steps[0] + 1, *steps[1:]) if steps else ()
+    if got == wanted and steps:
+        return
+    is_batch_major = len(steps) > 1 and got == (steps[0], steps[1] + 1, *steps[2:])
+    hint = " Batch-major? Time comes first: swap axes 0 and 1." if is_batch_major else ""
+    raise ValueError(f"`v` must have one row more than `r`, {wanted}, as `r` is {steps}; got {got}.{hint}")
 
 
 def _at_most(bar: float, given: Likelihoods) -> Array:

@@ -44,6 +44,11 @@ _BY_NAME: dict[str, type[Trace]] = {
 TRACES: MappingProxyType[str, type[Trace]] = MappingProxyType(_BY_NAME)
 """Every trace by name; tests, commands, tables and agents read it."""
 
+SHORT = {"is": "importance_sampling", "tb": "tree_backup", "acer": "continuous_acer"}
+"""Other names that people use."""
+FUNCTIONS = {name: f"{name}_targets" for name in ("vtrace", "n_step", "peng", "c_trace")}
+"""What is no trace, but has a function."""
+
 WITHOUT_LAMBDA = tuple(name for name, cls in TRACES.items() if not cls.has_lambda)
 """Names of the traces that do not depend on λ."""
 
@@ -86,8 +91,11 @@ def check_name(name: Any, *, also: Iterable[str] = ()) -> None:
     valid = (*also, *_BY_NAME)
     if name in valid:
         return
-    near = difflib.get_close_matches(str(name), valid, n=1)
+    text = str(name)
+    near = [SHORT[text]] if text in SHORT else difflib.get_close_matches(text, valid, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    if text in FUNCTIONS:
+        hint = f" There is a function for it: `ot.{FUNCTIONS[text]}`."
     raise ValueError(f"`trace` must be one of {', '.join(valid)}; got {name!r}.{hint}")
 
 
