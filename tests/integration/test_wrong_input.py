@@ -1,5 +1,6 @@
 """`offtrace sweep` and `offtrace reproduce` on what cannot be: one line, exit code 2, and nothing is written."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import offtrace as ot
+from offtrace.agent.spec import TrainSpec
 from offtrace.cli import main, reproduce, sweep
+from offtrace.cli.parsing import ELSEWHERE
 from offtrace.experiments import checks, engine
 from offtrace.experiments.presets import preset
 from offtrace.experiments.spec import runs_of
@@ -105,6 +108,11 @@ def test_extreme_numbers(
     assert run == allowed.get(arguments[-1], [])
 
 
+def test_hints_for_options_of_other_libraries_name_options() -> None:
+    fields = {field.name.rstrip("_") for field in dataclasses.fields(TrainSpec)}
+    assert {name.removeprefix("--").replace("-", "_") for name in ELSEWHERE.values()} <= fields
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -116,6 +124,10 @@ def test_extreme_numbers(
         (
             ["sweep", "--num-sedes", "3"],
             "Unrecognized options: --num-sedes, 3. Did you mean --num-seeds? See `offtrace sweep",
+        ),
+        *(
+            (["train", "pocket/catch", name, "3"], f"Unrecognized options: {name}, 3. Did you mean {same}?")
+            for name, same in ELSEWHERE.items()
         ),
         (["swep"], "Valid options: reproduce, train, sweep, report,"),
         (["sweep", "--engine", "x"], "invalid choice 'x' for argument '--engine'."),

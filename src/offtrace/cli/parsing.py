@@ -21,6 +21,16 @@ DESCRIPTION = """Multi-step off-policy reinforcement learning, after Munos et al
 
 `offtrace COMMAND --help` describes a command and its options; `offtrace --version` prints the version."""
 KINDS = {"INT": "a whole number", "FLOAT": "a number"}
+ELSEWHERE = {
+    "--algo": "--trace",
+    "--buffer-size": "--replay-size",
+    "--lam": "--lambda",
+    "--learning-rate": "--step-size",
+    "--lr": "--step-size",
+    "--num-envs": "--num-actors",
+    "--total-timesteps": "--num-steps",
+}
+"""Options of other libraries, and those of `offtrace train` for the same."""
 MAX_SHOWN = 60
 """Most characters of a wrong value that are shown."""
 
@@ -127,6 +137,8 @@ def _one_line(box: str, arguments: Sequence[str], commands: Mapping[str, Command
     if wrong_type:
         return wrong_type + see
     similar = re.findall(r"(--(?!help )[\w-]+) ", whole.partition("Perhaps you meant:")[2])
+    if command == "train":
+        similar = [ELSEWHERE[word] for word in re.findall(r"--[\w-]+", first) if word in ELSEWHERE] or similar
     hint = f" Did you mean {similar[0]}?" if similar else ""
     if "Available subcommands" in whole:
         hint += f" Valid options: {', '.join(commands)}."
