@@ -3,6 +3,7 @@
 import inspect
 import io
 import os
+import pty
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from offtrace.cli import COMMANDS, main
+from offtrace.cli.errors import report_error
 from offtrace.cli.streams import print_json
 
 EIGHTY = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
@@ -207,3 +209,36 @@ def test_a_closed_pipe_is_no_error(arguments: list[str], unbuffered: str, tmp_pa
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", ["tran", "train CartPole-v1 --lamda 0.5", "analyze chain --lambdas x"])
+def test_an_error_of_parsing_has_no_colours(arguments: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """tyro writes them if standard output is one."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "offtrace", *arguments.split()]
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(theirs)
+    os.close(ours)
+    with pytest.raises(SystemExit):
+        main(arguments.split())
+    assert done.returncode == 2
+    assert done.stderr == capfd.readouterr().err
+    assert "\\x1b" not in done.stderr
+
+
+def test_a_full_disk_is_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "offtrace", "analyze", "chain", "--traces", "retrace"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "offtrace: [Errno 28] No space left on device\n"
+
+
+def test_a_missing_package_with_its_remedy_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ImportError("logs need `pyarrow`: pip install 'offtrace[evaluation]'")
+    error.__cause__ = ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+    assert report_error(error) == 2
+    assert capsys.readouterr().err == "offtrace: logs need `pyarrow`: pip install 'offtrace[evaluation]'\n"
+    assert report_error(ImportError("broken")) == 3

@@ -114,3 +114,20 @@ def test_wrong_input(folder: Path, capsys: pytest.CaptureFixture[str], arguments
         main(["evaluate", *arguments])
     assert stop.value.code == 2
     assert text in " ".join(capsys.readouterr().err.split())
+
+
+def test_each_problem_of_a_log_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where a name in it would move the cursor."""
+    rows = ["episode,step,state,action,reward,terminated,truncated,\x1b[2J"]
+    rows += ["0,0,0,-1,0.5,False,False,0", "0,1,0,0,inf,True,False,0"]
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    np.save(tmp_path / "policy.npy", np.array([[0.5, 0.5]]))
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(tmp_path / "log.csv"), "--target", str(tmp_path / "policy.npy")])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert (
+        "offtrace: the log cannot be used (rows count from 0):\n  - `action` must not be negative: row 0\n  - "
+        in told
+    )
+    assert "\x1b" not in told

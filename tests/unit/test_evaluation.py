@@ -10,7 +10,7 @@ import pytest
 import offtrace as ot
 from offtrace.evaluation import Log, LogError, compare, engines, estimate, parts
 from offtrace.evaluation.behaviour import PRIOR
-from offtrace.evaluation.estimation import evaluate, settings_of
+from offtrace.evaluation.estimation import drawn_range, evaluate, settings_of
 from offtrace.evaluation.resampling import Resamples
 
 X, A, GAMMA = 5, 2, 0.9
@@ -459,7 +459,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"confidence": 1.0}, "`confidence` must be between 0 and 1; got 1.0"),
     ({"estimators": ["mc"]}, "`estimators` must be among is, wis.*got 'mc'"),
     ({"num_folds": 0}, "`num_folds` must be at least 1; got 0"),
-    ({"num_bootstrap": 1}, "`num_bootstrap` must be at least 2; got 1"),
+    ({"num_bootstrap": 1}, "`num_bootstrap` must be from 2 to 100,000; got 1"),
+    ({"num_bootstrap": 100_001}, "`num_bootstrap` must be from 2 to 100,000; got 100001"),
     ({"target": np.full((2, 2), 0.5)}, "`state` must be below 2"),
 ]
 
@@ -472,3 +473,23 @@ def test_wrong_settings_are_refused(log: Log, change: dict[str, Any], message: s
     run: Callable[..., Any] = estimate
     with pytest.raises(ValueError, match=message):
         run(log, **settings)
+
+
+def test_bootstrap_samples_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).normal(size=30)
+    whole = Resamples(30, 50, seed=2).sum(values)
+    monkeypatch.setattr("offtrace.evaluation.resampling.NUMBERS_AT_ONCE", 70)
+    np.testing.assert_array_equal(Resamples(30, 50, seed=2).sum(values), whole)
+
+
+def test_the_chart_holds_the_interval_of_the_estimate_to_read(log: Log) -> None:
+    found = estimate(log, target=PI, gamma=GAMMA)
+    assert found.verdict.answer != "no"
+    wide = {found.verdict.estimate: (-90.0, 70.0), "is": (-500.0, 500.0)}
+    rows = tuple(replace(one, interval=wide.get(one.name, one.interval)) for one in found.estimates)
+    low, high = drawn_range([replace(found, estimates=rows)])
+    assert (low, high) == (-90.0, 70.0)
+    refused = replace(found, estimates=rows, verdict=replace(found.verdict, answer="no"))
+    low, high = drawn_range([refused])
+    assert -90 < low < high < 70
+    assert all(low <= one.value <= high for one in rows)

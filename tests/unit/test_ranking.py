@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from offtrace.experiments.results import Study
-from offtrace.report.rankings import differences_csv, rankings_json, sentence
+from offtrace.report.rankings import differences_csv, method_text, rankings_json, sentence
 from offtrace.scores import Comparison, Key, Ranking, ranking
 
 SEEDS = 8
@@ -46,6 +46,8 @@ def test_one_game_is_compared_by_returns_seed_by_seed() -> None:
     found = ranking(comparison(scores))
     assert found.unit == "return"
     assert [entry.algorithm for entry in found.entries] == ["z", "y", "x"]
+    assert "so that both hold together" in method_text(found)
+    assert "so that all 3 hold together" in method_text(ranking(comparison(noisy("wxyz", 1))))
     best = np.array(scores["z", 1.0][0])
     for entry in found.entries[1:]:
         rows = np.array(scores[entry.algorithm, 1.0][0]) - best

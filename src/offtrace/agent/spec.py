@@ -78,7 +78,7 @@ class TrainSpec:
     seed: int = 0
     """Random seed."""
     num_steps: Whole = None
-    """Environment steps of all actors together, rounded up to a multiple of `tick_steps`."""
+    """Environment steps of all actors together, rounded up to the end of a tick."""
     num_actors: int = 16
     """Number of environments that run in parallel (App. F)."""
     runtime: str = "synchronous"

@@ -46,7 +46,16 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         sys.exit(report_error(error))
     finally:
+        _finish()
+
+
+def _finish() -> None:
+    """Write what is buffered; where that fails, such as on a full disk, say so."""
+    try:
         flush(sys.stdout)
+    except OSError as error:
+        discard(sys.stdout)
+        sys.exit(report_error(error))
 
 
 def _run(arguments: list[str]) -> None:

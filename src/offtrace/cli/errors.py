@@ -9,6 +9,7 @@ import traceback
 
 from offtrace.cli.exit_codes import BROKEN, WRONG_INPUT
 from offtrace.cli.extras import EXTRAS, remedy
+from offtrace.cli.streams import printable
 from offtrace.doctor.conventions import ADAPTER
 
 NOTES = (ADAPTER,)
@@ -25,8 +26,9 @@ def report_error(error: Exception) -> int:
         if package in EXTRAS:
             print(f"offtrace: this needs {remedy([package])}", file=sys.stderr)
             return WRONG_INPUT
-        _print(error, in_full=True)
-        return BROKEN
+        has_remedy = "pip install" in str(error)
+        _print(error, in_full=not has_remedy)
+        return WRONG_INPUT if has_remedy else BROKEN
     is_expected = isinstance(error, FloatingPointError | MemoryError | OSError) or type(error) is RuntimeError
     _print(error, in_full=not is_expected)
     return BROKEN
@@ -41,13 +43,23 @@ def _missing_package(error: ImportError) -> str:
 
 
 def _print(error: Exception, *, in_full: bool = False) -> None:
-    """Print an error on one line, whatever its text holds: parts of it may come from other people's files."""
+    """Print an error, whatever its text holds: parts of it may come from other people's files.
+
+    It is one line, or one for each problem of a log.
+    """
     if in_full or os.environ.get("OFFTRACE_TRACEBACK"):
         traceback.print_exception(error)
         return
-    text = " ".join(str(error).split()) or type(error).__name__
-    line = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-    print(f"offtrace: {line}", file=sys.stderr)
+    texts = str(error).splitlines() if getattr(error, "has_lines", False) else [str(error)]
+    lines = [_on_one_line(text) for text in texts]
+    print("offtrace:", "\n".join(lines) or type(error).__name__, file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
         if note in NOTES:
             print(note, file=sys.stderr)
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text on one line; the indent stays."""
+    words = " ".join(text.split())
+    indent = text[: len(text) - len(text.lstrip(" "))] if words else ""
+    return indent + printable(words)

@@ -63,7 +63,7 @@ def _print_verdict(found: Evaluation, console: Console) -> None:
 
 
 def _table(found: Evaluation) -> object:
-    low, high = drawn_range((*found.estimates, found.logged))
+    low, high = drawn_range([found])
     decimals = _decimals(found[found.verdict.estimate])
     caption = f"Value at the start of an episode, γ = {found.gamma:g}; {found.confidence:.0%} intervals. {LEGEND}"
     table = new_table("", caption)

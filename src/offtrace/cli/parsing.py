@@ -31,6 +31,8 @@ ELSEWHERE = {
     "--total-timesteps": "--num-steps",
 }
 """Options of other libraries, and those of `offtrace train` for the same."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""What tyro writes for colours if the output is a terminal."""
 MAX_SHOWN = 60
 """Most characters of a wrong value that are shown."""
 
@@ -53,7 +55,8 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> Callable
         if end.code != WRONG_INPUT:
             print(_wrapped(shown.text(), shutil.get_terminal_size().columns))
             raise
-        raise ValueError(_one_line(box.getvalue(), arguments, commands)) from None
+        plain = COLOURS.sub("", box.getvalue())
+        raise ValueError(_one_line(plain, arguments, commands)) from None
 
 
 class _HelpBuffer(io.TextIOWrapper):

@@ -82,16 +82,25 @@ def flush(stream: IO[str]) -> None:
         discard(stream)
 
 
+def printable(text: str) -> str:
+    r"""Return a text without signs that a terminal would obey; names in it may come from other people's files.
+
+    >>> printable("a name \x1b[2J")
+    'a name \\x1b[2J'
+    """
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
 def warn(line: str) -> None:
     """Print a warning to standard error, on one line."""
     console = Console(stderr=True)
-    console.print(f"warning: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"warning: {printable(line)}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def tell(line: str) -> None:
     """Print a line about what is done to standard error."""
     console = Console(stderr=True)
-    console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def make_readable() -> None:

@@ -1,6 +1,6 @@
 """All estimates of one target policy from a log: traces, importance sampling, doubly robust forms, a verdict."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ TITLES = {
     "fqe": "fitted Q evaluation (one step)",
     "model": "model counted from the log",
 }
+MOST_BOOTSTRAP = 100_000
+"""Most bootstrap samples; with 1,000 episodes they take half a minute."""
 ESTIMATORS = tuple(TITLES)
 DEFAULT = ("is", "wis", "pdis", "wpdis", "dr", "wdr", "fqe")
 """In a table `fqe` and `model` are the same number, so only one is shown."""
@@ -110,13 +112,19 @@ class Evaluation:
         )
 
 
-def drawn_range(rows: Sequence[ValueEstimate]) -> tuple[float, float]:
-    """Return the ends of a chart: all values, and at most one and a half usual widths around each."""
+def drawn_range(evaluations: Iterable[Evaluation]) -> tuple[float, float]:
+    """Return the ends of a chart: all values, and at most one and a half usual widths around each.
+
+    The intervals of the estimates to read are in it as a whole.
+    """
+    evaluations = list(evaluations)
+    rows = [one for found in evaluations for one in (*found.estimates, found.logged)]
     widths = sorted(one.interval[1] - one.interval[0] for one in rows)
     reach = 1.5 * widths[len(widths) // 2]
-    low = min(max(one.interval[0], one.value - reach) for one in rows)
-    high = max(min(one.interval[1], one.value + reach) for one in rows)
-    return low, high
+    ends = [(max(one.interval[0], one.value - reach), min(one.interval[1], one.value + reach)) for one in rows]
+    read = [found[found.verdict.estimate] for found in evaluations if found.verdict.answer != "no"]
+    lows, highs = zip(*ends, *(one.interval for one in read), strict=True)
+    return min(lows), max(highs)
 
 
 def finite(value: Any) -> Any:
@@ -164,9 +172,10 @@ class Settings:
             raise ValueError(f"`gamma` must be in [0, 1]; got {self.gamma!r}.")
         if not 0 < self.confidence < 1:
             raise ValueError(f"`confidence` must be between 0 and 1; got {self.confidence!r}.")
-        for name, least in (("num_folds", 1), ("num_bootstrap", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"`{name}` must be at least {least}; got {getattr(self, name)!r}.")
+        if self.num_folds < 1:
+            raise ValueError(f"`num_folds` must be at least 1; got {self.num_folds!r}.")
+        if not 2 <= self.num_bootstrap <= MOST_BOOTSTRAP:
+            raise ValueError(f"`num_bootstrap` must be from 2 to {MOST_BOOTSTRAP:,}; got {self.num_bootstrap!r}.")
         unknown = [name for name in self.estimators if name not in ESTIMATORS]
         if unknown:
             raise ValueError(f"`estimators` must be among {', '.join(ESTIMATORS)}; got {unknown[0]!r}.")

@@ -31,6 +31,9 @@ class Problem:
 class LogError(ValueError):
     """A log that breaks a rule. `problems` has all of them."""
 
+    has_lines = True
+    """The text has a line for each problem, on a terminal too."""
+
     def __init__(self, problems: Sequence[Problem], note: str = "") -> None:
         self.problems = tuple(problems)
         has_rows = any(problem.rows for problem in self.problems)

@@ -7,6 +7,8 @@ does not grow with the log; sums over random groups are independent, as those of
 import numpy as np
 
 MAX_GROUPS = 20_000
+NUMBERS_AT_ONCE = 5_000_000
+"""Numbers that are drawn at once, as 64-bit integers."""
 
 
 class Resamples:
@@ -21,7 +23,12 @@ class Resamples:
         if num_episodes > MAX_GROUPS:
             self.group = generator.permutation(num_episodes) % MAX_GROUPS
         shares = np.full(self.num_groups, 1 / self.num_groups)
-        self._drawn = generator.multinomial(self.num_groups, shares, size=num_samples).T.astype(np.uint16)
+        self._drawn = np.empty((self.num_groups, num_samples), np.uint16)
+        at_once = max(1, NUMBERS_AT_ONCE // self.num_groups)
+        for start in range(0, num_samples, at_once):
+            size = min(at_once, num_samples - start)
+            drawn = generator.multinomial(self.num_groups, shares, size=size)
+            self._drawn[:, start : start + size] = drawn.T
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Return the sum of one value per episode in every sample, (B,)."""

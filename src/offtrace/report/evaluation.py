@@ -87,7 +87,6 @@ def evaluation_chart(evaluations: dict[str, Evaluation]) -> alt.LayerChart:
 
 def _limits(evaluations: dict[str, Evaluation]) -> tuple[float, float]:
     """Return the ends of the axis, with a margin; longer bars end at the frame."""
-    rows = [one for evaluation in evaluations.values() for one in (*evaluation.estimates, evaluation.logged)]
-    low, high = drawn_range(rows)
+    low, high = drawn_range(evaluations.values())
     margin = 0.03 * (high - low) or 1.0
     return low - margin, high + margin

@@ -150,9 +150,11 @@ def _q_and_retrace(comparison: Comparison | None) -> str:
         (name, x): levels.value[levels.lambdas.index(x), levels.algorithms.index(name)]
         for name, x in ((q, first), (q, last), ("retrace", last))
     }
+    few = "; too few seeds for an interval" if to_retrace.low is None else ""
+    apart = f"(difference {with_interval(to_retrace)}{few})"
     return (
         f"{named(q)} goes from {score_text(value[q, first])} at λ = {first:g} to {score_text(value[q, last])} at λ = "
-        f"{last:g}, where Retrace has {score_text(value['retrace', last])} (difference {with_interval(to_retrace)})"
+        f"{last:g}, where Retrace has {score_text(value['retrace', last])} {apart}"
     )
 
 

@@ -67,8 +67,9 @@ def method_text(found: Ranking) -> str:
     if number == 1:
         return f"The difference has a {LEVEL:.0%} interval over seeds."
     level = 100 * (1 - (1 - LEVEL) / number)
+    each = "both" if number == 2 else f"all {number}"
     return (
-        f"Differences have {level:.4g}% intervals over seeds, so that all {number} hold together with {LEVEL:.0%} "
+        f"Differences have {level:.4g}% intervals over seeds, so that {each} hold together with {LEVEL:.0%} "
         "(Bonferroni)."
     )
 

@@ -116,9 +116,10 @@ def describe(study: Study) -> list[str]:
     for stretch in scores_of(comparison):
         without = comparison.games_without_scale("level", stretch)
         if without and comparison.anchors is None:
+            these = "this game has" if len(without) == 1 else "these games have"
             notes.append(
                 f"On {listed(list(without))}, algorithms differ in the {SCORE_NAMES[stretch]} by no more than noise "
-                "between seeds explains. The scale there is as wide as that noise, so these games have little weight."
+                f"between seeds explains. The scale there is as wide as that noise, so {these} little weight."
             )
     if comparison.games:
         names = listed([named(name) for name in comparison.algorithms])
