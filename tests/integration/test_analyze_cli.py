@@ -142,7 +142,11 @@ def test_every_name(run: Callable, name: str) -> None:
 def test_list_names_every_mdp(run: Callable) -> None:
     code, out, _ = run("--list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(ot.mdp.MDPS)
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == list(ot.mdp.MDPS)
+    abouts = [line.split(maxsplit=1)[1] for line in lines]
+    assert len(set(abouts)) == len(abouts)
+    assert not [about for about in abouts if about.startswith("Return") or not about.endswith(".")]
 
 
 def test_list_says_what_is_not_installed(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,9 +336,9 @@ def test_troubles_are_told_by_reason(tmp_path: Path, capsys: pytest.CaptureFixtu
     }
     print_troubles(runs, Console())
     assert capsys.readouterr().out.splitlines() == [
-        "failed: made/a retrace λ = 1 seed 0, 99 more: OSError: no room in block 0",
+        "failed: made/a retrace λ = 1 seed 0 and 99 other runs: OSError: no room in block 0",
         "failed: made/a dqn λ = 0 seed 10: ValueError: other",
-        "noted: made/a retrace λ = 1 seed 0, 119 more: |Q| reached 0.5, beyond any possible return of 10",
+        "noted: made/a retrace λ = 1 seed 0 and 119 other runs: |Q| reached 0.5, beyond any possible return of 10",
     ]
 
 

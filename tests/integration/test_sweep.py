@@ -441,7 +441,7 @@ def test_a_run_that_diverges_has_no_score(
     assert exit_.value.code == 3
     told = capsys.readouterr()
     assert json.loads(told.out)[0].items() >= {"num_runs": 0, "num_diverged": 2, "score": None}.items()
-    assert "diverged: pocket/catch retrace λ = 1 seed 0, 1 more: by step " in told.err
+    assert "diverged: pocket/catch retrace λ = 1 seed 0 and 1 other run: by step " in told.err
     assert told.err.splitlines()[-1].endswith("results.sqlite, 2 diverged.")
 
 

@@ -124,6 +124,8 @@ def test_few_seeds_never_decide(num_seeds: int) -> None:
     found = ranking(comparison(scores))
     assert [entry.verdict for entry in found.entries] == [None, "cannot tell", "cannot tell"]
     assert all(each.difference.reason for each in found.differences)
+    assert all(each.difference.low is None for each in found.differences)
+    assert method_text(found).startswith("Differences have no intervals: ")
 
 
 def test_entries_with_different_games_and_seeds() -> None:

@@ -1,5 +1,6 @@
 """`offtrace analyze MDP`."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from offtrace.cli.streams import Console, print_json, tell
 from offtrace.imports import import_module, split
 from offtrace.mdp import MDPS, CountedMDP, FiniteMDP
 from offtrace.mdp.gymnasium import PACKAGES
+from offtrace.mdp.small_world import ABOUT
 from offtrace.safety.inputs import SUFFIXES, read_model, read_policy
 
 DEFAULT_TARGET = "greedy"
@@ -110,9 +112,16 @@ def _policy(
     return read_policy(name, mdp, option), name
 
 
+def _about(make: Callable[..., FiniteMDP]) -> str:
+    """Return the first line of a docstring as a description: "Return a chain." as "A chain."."""
+    first = (getattr(make, "func", make).__doc__ or "").strip().splitlines()[0]
+    words = first.removeprefix("Return ")
+    return words[:1].upper() + words[1:]
+
+
 def _print_mdps() -> None:
     for name, make in MDPS.items():
-        summary = (getattr(make, "func", make).__doc__ or "").strip().splitlines()[0]
+        summary = ABOUT.get(name) or _about(make)
         is_missing = name in PACKAGES and find_spec(name) is None
         remedy = f" Not installed: pip install {PACKAGES[name]}" if is_missing else ""
         print(f"{name:16} {summary}{remedy}")

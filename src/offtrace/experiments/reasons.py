@@ -47,10 +47,11 @@ def first_runs(runs: Sequence[StoredRun], most: int = 3) -> str:
     >>> first_runs([])
     ''
     """
-    names = [_name(run) for run in runs[:most]]
-    if len(runs) > most:
-        names.append(f"{len(runs) - most:,} more")
-    return ", ".join(names)
+    names = ", ".join(_name(run) for run in runs[:most])
+    others = len(runs) - most
+    if others <= 0:
+        return names
+    return f"{names} and {others:,} other run{'s' if others > 1 else ''}"
 
 
 def _name(run: StoredRun) -> str:

@@ -60,6 +60,16 @@ MAPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
+ABOUT: Mapping[str, str] = MappingProxyType(
+    {
+        "fork": "A corridor that forks into a short and a long way to the goal.",
+        "field": "An open field of 64 cells, with the goal in the far corner.",
+        "rooms": "Four rooms with doors between them.",
+        "doors": "Three rooms in a row, with one door between neighbours.",
+        "lure": "An open field with a hole that has a small reward, nearer than the goal.",
+    }
+)
+"""What each map is."""
 LURE = 0.3
 """The reward of the hole in `lure`, which is smaller than the goal's but nearer."""
 

@@ -23,8 +23,9 @@ def garnet(
     reward_sparsity: float = 0.0,
     local: int | None = None,
 ) -> FiniteMDP:
-    """Return a random MDP: each (x, a) has `num_successors` distinct successors (Archibald et al.
-    1995).
+    """Return a random MDP with `num_successors` successors for each (x, a).
+
+    It is that of Archibald et al. (1995).
 
     The probabilities are the pieces of [0, 1] cut at uniform places. r(x, a) is standard normal,
     and 0 for a share `reward_sparsity` of the pairs. With `local`, successors lie within that

@@ -64,6 +64,10 @@ def scale_text(found: Ranking) -> str:
 def method_text(found: Ranking) -> str:
     """Return a sentence on the intervals of the differences to the best, and on how many there are."""
     number = len(found.entries) - 1
+    differences = [entry.to_best for entry in found.entries if entry.to_best is not None]
+    reasons = {one.reason for one in differences if one.low is None}
+    if len(reasons) == 1 and all(one.low is None for one in differences):
+        return f"Differences have no intervals: {reasons.pop()}."
     if number == 1:
         return f"The difference has a {LEVEL:.0%} interval over seeds."
     level = 100 * (1 - (1 - LEVEL) / number)
@@ -90,7 +94,7 @@ def sentence(study: Study) -> str:
         return f"{text}. {'The other' if num_worse == 1 else f'All {num_worse} others'} {is_or_are(num_worse)} worse."
     if num_worse:
         text += f". {num_worse} of {len(others)} others {is_or_are(num_worse)} worse"
-    names = "; ".join(unknown[:MAX_NAMED])
+    names = (" and " if len(unknown) == 2 else "; ").join(unknown[:MAX_NAMED])
     if len(unknown) > MAX_NAMED:
         names += f"; and {counted(len(unknown) - MAX_NAMED, 'other')}"
     return f"{text}. The data cannot tell it from {names}."

@@ -205,8 +205,8 @@ class _Scores:
         """Return the difference of two entries, with its interval, and the verdict on it."""
         decision = decide(blocks.estimate(MINUS), blocks.reason, self.source.unit, level=level)
         value = float(blocks.value[0, 0] - blocks.value[1, 0])
-        low = decision.low
-        high = decision.high
+        low = decision.low if decision.reason is None else None  # with two seeds it is hundreds wide
+        high = decision.high if decision.reason is None else None
         if low is not None and high is not None and not self.is_single and self.source.anchors is None:
             low = max(low, -1.0)  # levels are between 0 and 1
             high = min(high, 1.0)
