@@ -1019,13 +1019,14 @@ def test_the_same_command_again_is_a_new_run_and_says_so(
     (run / "spec.json").write_text("{}")
     main(arguments(spec(), "--quiet"))
     assert (
-        f"{run} holds an unfinished run, which --resume goes on with. This is a new run." in capsys.readouterr().err
+        f"{run} holds an unfinished run, which --resume goes on with. This is a new run, in {run}-2."
+        in capsys.readouterr().err
     )
     assert (tmp_path / f"{run}-2" / "result.json").exists()
     (run / "result.json").write_text("{}")
     shutil.rmtree(f"{run}-2")
     main(arguments(spec(), "--quiet"))
-    assert "unfinished" not in capsys.readouterr().err
+    assert f"{run} holds a finished run. This is a new run, in {run}-2." in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_a_stop(tmp_path: Path) -> None:

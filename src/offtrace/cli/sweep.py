@@ -1,5 +1,6 @@
 """`offtrace sweep`."""
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -115,6 +116,8 @@ def sweep(
         sys.exit(INTERRUPTED)
     if done.num_left or done.num_diverged:
         sys.exit(BROKEN)
+    command = printable(shlex.join(["offtrace", "report", str(output)]))
+    console.print(f"Compare them: {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _planned(

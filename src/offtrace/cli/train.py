@@ -165,8 +165,11 @@ def _default_folder(spec: Plan, resume: bool) -> Path:
         free = RUNS / f"{spec.name}-{number}"
         number += 1
     if not resume:
-        if taken is not None and not (taken / "result.json").exists():
-            tell(f"{taken} holds an unfinished run, which --resume goes on with. This is a new run.")
+        if taken is not None:
+            kind = "a finished run"
+            if not (taken / "result.json").exists():
+                kind = "an unfinished run, which --resume goes on with"
+            tell(f"{taken} holds {kind}. This is a new run, in {free}.")
         return free
     if taken is None:
         raise ValueError(f"there is no run to resume in {str(free)!r}.")
