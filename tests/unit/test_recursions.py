@@ -208,3 +208,34 @@ def test_a_number_of_steps_from_numpy() -> None:
     given = chosen("q", "pi")
     found = ot.n_step_targets(**given, num_steps=np.int64(3))
     np.testing.assert_array_equal(found, ot.n_step_targets(**given, num_steps=3))
+
+
+def test_padded_tokens_of_an_older_policy() -> None:
+    """The lines of docs/returns.md against every sequence alone, without padding."""
+    rng = np.random.default_rng(5)
+    lengths = np.array([7, 1, 4])
+    num_tokens, num_sequences = 7, 3
+    values, r = rng.normal(size=(2, num_tokens, num_sequences))
+    log_old, log_new = np.log(rng.uniform(0.05, 1, size=(2, num_tokens, num_sequences)))
+    t = np.arange(num_tokens)[:, None]
+    mask = t < lengths
+    for given in (values, r, log_old, log_new):
+        given[~mask] = np.nan
+    discount = (t < lengths - 1).astype(np.float32)
+    v = np.concatenate([values, np.zeros((1, num_sequences))])
+    targets = ot.vtrace_targets(v=v, r=r, discount=discount, log_pi_a=log_new, log_mu_a=log_old, mask=mask)
+    following = np.concatenate([targets[1:], np.zeros((1, num_sequences))])
+    weights = np.minimum(1, np.exp(log_new - log_old))
+    advantages = np.where(mask, weights * (r + discount * following - values), 0)
+    for i, n in enumerate(lengths):
+        ahead = 0.0  # of a target, that of the token behind
+        for k in reversed(range(n)):
+            weight = min(1.0, np.exp(log_new[k, i] - log_old[k, i]))
+            value_behind = values[k + 1, i] if k + 1 < n else 0.0
+            surprise = weight * (r[k, i] + value_behind - values[k, i])
+            target = values[k, i] + surprise + weight * (ahead - value_behind)
+            np.testing.assert_allclose(targets[k, i], target, rtol=1e-12)
+            np.testing.assert_allclose(advantages[k, i], weight * (r[k, i] + ahead - values[k, i]), rtol=1e-12)
+            ahead = target
+        assert not targets[n:, i].any()
+        assert not advantages[n:, i].any()
