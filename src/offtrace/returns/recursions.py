@@ -124,8 +124,8 @@ def vtrace_targets(
         Δ_t = min(ρ̄, ρ_t) δ_t + γ_t λ_t min(c̄, ρ_t) Δ_{t+1},    δ_t = r_t + γ_t V(x_{t+1}) − V(x_t)
 
     For state values the ratio and λ of the step itself are used: c_t, not c_{t+1}, so c_0 is read. `v` is (n+1, …);
-    `next_v` (n, …) is the value of each step's true successor where that is not `v[t+1]`. A trajectory ends where `mask`
-    is False, also inside of a sequence.
+    `next_v` (n, …) is the value of each step's true successor where that is not `v[t+1]`. A trajectory ends where
+    `mask` is False, also inside of a sequence.
 
     >>> vtrace_targets(v=np.array([1.0, 2.0, 0.0]), r=np.array([0.0, 1.0]), discount=np.array([0.5, 0.0]),
     ...                pi_a=np.array([0.2, 0.9]), mu_a=np.array([0.4, 0.3]))  # Δ_1 = 1 − 2, Δ_0 = 0 + 0.25 Δ_1
