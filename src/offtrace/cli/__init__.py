@@ -55,7 +55,9 @@ def _finish() -> None:
         flush(sys.stdout)
     except OSError as error:
         discard(sys.stdout)
-        sys.exit(report_error(error))
+        ended = error.__context__
+        if not (isinstance(ended, SystemExit) and ended.code):  # else an error has been told, often this one
+            sys.exit(report_error(error))
 
 
 def _run(arguments: list[str]) -> None:
