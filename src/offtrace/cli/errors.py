@@ -9,7 +9,7 @@ import traceback
 
 from offtrace.cli.exit_codes import BROKEN, WRONG_INPUT
 from offtrace.cli.extras import EXTRAS, remedy
-from offtrace.cli.streams import printable
+from offtrace.cli.numbers import printable
 from offtrace.doctor.conventions import ADAPTER
 
 NOTES = (ADAPTER,)

@@ -16,6 +16,8 @@ from typing import IO, Any
 
 import rich.console
 
+from offtrace.cli.numbers import printable
+
 NAME = "offtrace.readable"
 WORDS = {
     "≥": ">=",
@@ -80,15 +82,6 @@ def flush(stream: IO[str]) -> None:
         stream.flush()
     except BrokenPipeError:
         discard(stream)
-
-
-def printable(text: str) -> str:
-    r"""Return a text without signs that a terminal would obey; names in it may come from other people's files.
-
-    >>> printable("a name \x1b[2J")
-    'a name \\x1b[2J'
-    """
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def warn(line: str) -> None:
