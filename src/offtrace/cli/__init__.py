@@ -56,7 +56,7 @@ def _finish() -> None:
     except OSError as error:
         discard(sys.stdout)
         ended = error.__context__
-        if not (isinstance(ended, SystemExit) and ended.code):  # else an error has been told, often this one
+        if not (isinstance(ended, SystemExit) and ended.code):  # else one was reported, often this
             sys.exit(report_error(error))
 
 

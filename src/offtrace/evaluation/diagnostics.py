@@ -85,7 +85,7 @@ class Diagnostics:
         if self.num_possible == 0:
             lines.append(
                 "No episode of the log could come from the target policy: each has an action that it never takes. So "
-                "no estimator weighs episodes, and none is doubly robust; the others rely on a Markov state."
+                "importance sampling and the doubly robust forms are left out. The other estimates need Markov states."
             )
         elif self.effective_episodes < FEW:
             lines.append(

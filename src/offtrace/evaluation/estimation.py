@@ -79,7 +79,7 @@ class Evaluation:
     """(E,) per estimator, and of "logged": for paired comparisons."""
 
     def __getitem__(self, name: str) -> ValueEstimate:
-        """Return an estimate by its name; "retrace" does, too, where there is one of Retrace only."""
+        """Return an estimate by its name, or by that of its trace, "retrace", if there is only one with it."""
         named = [one for one in self.estimates if one.name == name]
         if not named and name in TRACES:
             prefix = f"{TRACES[name].__name__}("

@@ -83,7 +83,7 @@ def _without_impossible(settings: Settings, log: Log, policy: Target) -> Setting
     problems = impossible(log, policy.of_actions(log))
     if not problems:
         return settings
-    if policy.log_density is not None:  # all estimators weigh episodes there
+    if policy.log_density is not None:  # there is importance sampling only
         raise LogError(problems)
     kept = tuple(name for name in settings.estimators if name not in (*WEIGHTED, *WITH_MODEL))
     return replace(settings, estimators=kept)

@@ -32,7 +32,7 @@ class LogError(ValueError):
     """A log that breaks a rule. `problems` has all of them."""
 
     has_lines = True
-    """The text has a line for each problem, on a terminal too."""
+    """The command line prints the text with its lines."""
 
     def __init__(self, problems: Sequence[Problem], note: str = "") -> None:
         self.problems = tuple(problems)

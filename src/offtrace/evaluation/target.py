@@ -161,7 +161,7 @@ def _made(given: Any, epsilon: float, allow_import: Collection[str], tell: Calla
 
 
 def _of_function(function: Callable[..., Any], name: str, *rows: np.ndarray) -> Any:
-    """Return what a function of the user's returns for many rows at once; its own errors become errors about it."""
+    """Call a user's function with many rows at once; if it raises, say how it is called."""
     try:
         return function(*rows)
     except Exception as error:

@@ -205,12 +205,14 @@ class _Scores:
         """Return the difference of two entries, with its interval, and the verdict on it."""
         decision = decide(blocks.estimate(MINUS), blocks.reason, self.source.unit, level=level)
         value = float(blocks.value[0, 0] - blocks.value[1, 0])
-        low = decision.low if decision.reason is None else None  # with two seeds it is hundreds wide
-        high = decision.high if decision.reason is None else None
+        if decision.reason is not None:  # such as too few seeds: with two, an interval may be hundreds wide
+            return self._interval(value, None, None, blocks.num_runs, decision.reason), decision
+        low = decision.low
+        high = decision.high
         if low is not None and high is not None and not self.is_single and self.source.anchors is None:
             low = max(low, -1.0)  # levels are between 0 and 1
             high = min(high, 1.0)
-        return self._interval(value, low, high, blocks.num_runs, decision.reason), decision
+        return self._interval(value, low, high, blocks.num_runs, None), decision
 
     def _blocks_of_two(self, i: int, other: int) -> Blocks:
         """Return the averages of two entries. If all entries share their seeds, they are a part of those of all."""

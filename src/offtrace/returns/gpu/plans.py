@@ -38,7 +38,7 @@ MORE_OF_128 = 1.15
 MORE_OF_64 = 1.18
 """The same for 64 neighbours and up to 5 actions, or rows that several threads share."""
 LESS_OF_32 = 1.1
-"""The same for 32 neighbours and 6 to 12 actions, without checks, below that in `NEIGHBOURS`."""
+"""A lower limit for 32 neighbours, with 6 to 12 actions and without checks."""
 FEW_CHUNKS = 8
 """With fewer chunks, much of the device may be idle because one more chunk does not fit: other tiles are tried."""
 LONG = 16
@@ -274,7 +274,7 @@ def _neighbours(batch: int, most: int, more: float = 0) -> int:
 
 
 def _places(batch: int, rows: int) -> int:
-    """Return how many neighbours the tiles of a batch have together, with those that are not there."""
+    """Return how many places all tiles of a batch have, including those that stay empty."""
     return -(-batch // rows) * rows
 
 
