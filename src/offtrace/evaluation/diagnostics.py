@@ -85,7 +85,7 @@ class Diagnostics:
         if self.num_possible == 0:
             lines.append(
                 "No episode of the log could come from the target policy: each has an action that it never takes. So "
-                "importance sampling and the doubly robust forms are left out. The other estimates need Markov states."
+                "importance sampling and the doubly robust forms are left out. The others need Markov states."
             )
         elif self.effective_episodes < FEW:
             lines.append(
