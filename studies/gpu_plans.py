@@ -275,9 +275,9 @@ def show(shape: Shape, candidates: Iterable[Plan], *, is_closer: bool) -> float:
     return copy / seconds
 
 
-def profile(shape: Shape, kind: int) -> None:
+def profile(shape: Shape, kind: int, *, checks: bool) -> None:
     """Run one call between the marks that a profiler waits for."""
-    given = job(shape)._replace(kind=kind)
+    given = job(shape)._replace(kind=kind, tolerance=CHECKED if checks else None)
     for _ in range(3):
         launch.targets(given)
     torch.cuda.synchronize()
@@ -303,11 +303,12 @@ def main() -> None:
         "--profile", nargs=3, type=int, metavar=size, help="run one call of this size under a profiler"
     )
     parser.add_argument("--trace", choices=KINDS, default="retrace", help="trace of that call")
+    parser.add_argument("--checks", action="store_true", help="with checks")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device.")
     if options.profile:
-        profile(tuple(options.profile), KINDS[options.trace])
+        profile(tuple(options.profile), KINDS[options.trace], checks=options.checks)
         return
     began = time.monotonic()
     shapes = windows(options.seed, options.windows)

@@ -20,7 +20,7 @@ What is carried is float64, so a long window of float32 does not accumulate roun
 import triton
 import triton.language as tl
 
-from offtrace.returns.gpu.links import is_large, linked
+from offtrace.returns.gpu.links import linked, may_matter
 from offtrace.returns.gpu.rows import (
     GIVEN,
     Q_LAMBDA,
@@ -30,6 +30,7 @@ from offtrace.returns.gpu.rows import (
     is_before,
     load_rows,
     load_steps,
+    numbers_of_steps,
     order_in_tile,
     places,
     scaled,
@@ -39,15 +40,18 @@ from offtrace.returns.gpu.rows import (
 from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 
 ADD_STEPS = tl.constexpr(32)
-"""Steps at once where what is missing is added."""
+"""Steps at once where what is missing is added, at most."""
+ADD_CELLS = tl.constexpr(16)
+"""Rows that a thread takes there, at most."""
 GAIN_UNIT = tl.constexpr(2.0**64)
 """Products that may grow are divided by this before they are stored: float32 then has all digits of 2⁻⁶² to 2¹⁹¹."""
 
 
 @triton.jit
-def pairs_of_tile(w, steps, above, neighbour, n, batch, parameter, tolerance, mode: tl.constexpr):
+def pairs_of_tile(w, loaded, above, neighbour, n, batch, parameter, tolerance, mode: tl.constexpr):
     """Return m and b of the rows of a tile, from what `load_steps` returned, and which of them look wrong."""
     SIZE: tl.constexpr = mode.steps * mode.rows
+    steps = numbers_of_steps(loaded, mode)
     t, base, here, state = places(above, neighbour, n, batch, mode)
     is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch, mode)
     rows = ()
@@ -194,7 +198,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
     matters = tl.full((ROWS,), True, tl.int1) & (chunk > 0)
-    num_reached = tl.zeros((ROWS,), tl.int32)
+    num_reached = tl.zeros((ROWS if FADES else SIZE,), tl.int32)
     any_bad = tl.zeros((SIZE,), tl.int1)
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
@@ -202,22 +206,26 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     lane = first + tl.arange(0, mode.rows).to(tl.int64)
     if gain is not None and not FADES:
         carried = value_behind(w, n - start, lane, n, batch, mode)
-    steps = load_steps(w, n - start, neighbour, in_batch, n, batch, lambda_, mode)
+    loaded = load_steps(w, n - start, neighbour, in_batch, n, batch, lambda_, mode)
     for done in tl.range(start, end, STEPS, num_stages=1):
         later = done + STEPS
         following = load_steps(w, n - later, neighbour, in_batch & (later < end), n, batch, lambda_, mode)
-        m, b, bad = pairs_of_tile(w, steps, n - done, neighbour, n, batch, parameter, tolerance, mode)
-        steps = following
+        m, b, bad = pairs_of_tile(w, loaded, n - done, neighbour, n, batch, parameter, tolerance, mode)
+        loaded = following
         if gain is not None:
-            if FADES:
-                matters = matters & near_any(is_large(product, mode), mode)
-            num_reached += tl.where(matters, STEPS, 0)
+            matters = matters & near_any(may_matter(product, mode, FADES), mode)
         g, reach, carried, product = folded(m, b, carried, product, mode)
         t, base, here, _ = places(n - done, neighbour, n, batch, mode)
         there = in_batch & (t >= 0)
         if gain is not None:
             is_reached = over_tile(matters, mode)
-            tl.store(gain + base + here, reach * (1 / UNIT), there & is_reached, eviction_policy=KEPT)
+            reach = reach * (1 / UNIT)
+            if FADES:
+                num_reached = tl.where(matters, later - start, num_reached)
+            else:
+                # What is 0 adds nothing, but the product may grow again.
+                num_reached = tl.where(is_reached & (reach.to(real) != 0), later - start, num_reached)
+            tl.store(gain + base + here, reach, there & is_reached, eviction_policy=KEPT)
             tl.store(out + base + here, g, there & is_reached, eviction_policy=KEPT)
             tl.store(out + base + here, g, there & ~is_reached)
         else:
@@ -230,6 +238,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
         tl.debug_barrier()  # `out` and `gain` were written by other threads
         if not FADES:
             carried -= value_behind(w, n - end, lane, n, batch, mode)
+            num_reached = most_of_tile(num_reached, mode)
         behind = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
         wrong = add_behind(out, gain, behind * UNIT, num_reached, start, lane, n, batch, mode)
         if mode.checks:
@@ -269,10 +278,11 @@ def value_behind(w, t, lane, n, batch, mode: tl.constexpr):
 def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.constexpr):
     """Add what G behind a chunk adds to the steps that it reaches; return whether a sum does not fit its dtype."""
     USED: tl.constexpr = "evict_first" if mode.eviction == "" else ""  # the cache need not keep it any longer
-    STEPS: tl.constexpr = ADD_STEPS
     ROWS: tl.constexpr = mode.rows
+    MOST: tl.constexpr = ADD_CELLS * 32 * mode.num_warps // ROWS
+    STEPS: tl.constexpr = ADD_STEPS if ADD_STEPS < MOST else MOST
     k = tl.arange(0, STEPS)
-    wrong = tl.zeros((ROWS, STEPS) if mode.batch_major else (STEPS, ROWS), tl.int1)
+    wrong = tl.zeros((ROWS, STEPS) if mode.batch_major else (STEPS, ROWS), out.dtype.element_ty)
     # One comparison says which steps are there. With three, the compiler makes loads wait for each other.
     num_reached = tl.where(lane < batch, tl.minimum(num_reached, n - start), 0)
     for done in range(0, tl.max(num_reached, 0), STEPS):
@@ -288,10 +298,11 @@ def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.c
         before = tl.load(out + at, there, 0.0, eviction_policy=USED)
         reach = tl.load(gain + at, there, 0.0, eviction_policy=USED)
         g = before.to(tl.float64) + times(reach.to(tl.float64), added)
-        tl.store(out + at, g, there & (g.to(before.dtype) != before))  # often less than rounding is added
+        g = g.to(before.dtype)
+        tl.store(out + at, g, there & (g != before))  # often less than rounding is added
         if mode.checks:
-            wrong = wrong | (there & ~fits(g, mode))
-    return tl.max(tl.max(wrong.to(tl.int32), 1), 0) > 0 if mode.checks else False
+            wrong += g - g  # NaN if it is not finite
+    return tl.max(tl.max((wrong != 0).to(tl.int32), 1), 0) > 0 if mode.checks else False
 
 
 @triton.jit
@@ -326,6 +337,22 @@ def over_tile(x, mode: tl.constexpr):
     return tl.reshape(found, (SIZE,))
 
 
+@triton.jit
+def most_of_tile(x, mode: tl.constexpr):
+    """Return the largest of the numbers of every neighbour, from one per row of a tile, flat."""
+    STEPS: tl.constexpr = mode.steps
+    ROWS: tl.constexpr = mode.rows
+    if mode.batch_major:
+        found = tl.max(tl.reshape(x, (ROWS, STEPS)), 1)
+    elif mode.run == 0:
+        found = tl.max(tl.reshape(x, (STEPS, ROWS)), 0)
+    else:
+        WARPS: tl.constexpr = ROWS // mode.side
+        x = tl.reshape(x, (mode.run, WARPS, STEPS // mode.run, mode.side))
+        found = tl.reshape(tl.max(tl.max(x, 0), 1), (ROWS,))
+    return found
+
+
 @triton.jit(do_not_specialize=["n", "batch", "chunk_steps"])
 def fold_pairs(m, b, out, links, n, batch, chunk_steps,
                mode: tl.constexpr, FORWARDS: tl.constexpr, FADES: tl.constexpr,
@@ -356,9 +383,7 @@ def fold_pairs(m, b, out, links, n, batch, chunk_steps,
             _, _, b_tile, m_tile = folded(m_t, b_t, nothing, one, mode)
             carried += times(product, b_tile)
             product = times(product, m_tile)
-            goes_on = done > start
-            if FADES:
-                goes_on = goes_on & (tl.max(is_large(product, mode).to(tl.int32), 0) > 0)
+            goes_on = (done > start) & (tl.max(may_matter(product, mode, FADES).to(tl.int32), 0) > 0)
         carried = linked(links, product, carried, chunk, first, batch, mode, FADES, ORDERED)
     for done in tl.range(start, tl.minimum(start + chunk_steps, n), mode.steps, num_stages=2):
         m_t, b_t, at, there = load_pairs(m, b, done, first, n, batch, mode, FORWARDS)

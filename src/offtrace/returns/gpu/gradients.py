@@ -35,6 +35,7 @@ from offtrace.returns.gpu.rows import (
     is_in_window,
     load_rows,
     load_steps,
+    numbers_of_steps,
     places,
     taken,
     tile_of_program,
@@ -123,7 +124,7 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     there = inside & (t >= -1)
     # All rows, before anything else: the compiler does not move loads to before stores.
     rows = load_rows(w, there, base, here, state, mode)
-    steps = load_steps(w, above, neighbour, inside, n, batch, lambda_, mode)
+    steps = numbers_of_steps(load_steps(w, above, neighbour, inside, n, batch, lambda_, mode), mode)
     is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch, mode)
     discount = tl.where(is_real, steps[0][1], 0.0)
     e_t = tl.load(e + base + here, is_real, 0.0).to(real)

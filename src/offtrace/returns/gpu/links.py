@@ -65,8 +65,7 @@ def linked(links, m, b, chunk, first, batch, mode: tl.constexpr, FADES: tl.const
         state, goes_on = follow(state, goes_on, three, mode, FADES, ORDERED)
         state, goes_on = follow(state, goes_on, four, mode, FADES, ORDERED)
         other, is_open, m_between, behind = state
-        if FADES:
-            is_open = is_open & is_large(m_between, mode)
+        is_open = is_open & may_matter(m_between, mode, FADES)
     if SLOTS > ROWS:
         copy = tl.arange(0, SLOTS // ROWS)[:, None]
         behind = tl.sum(tl.where(copy == 0, tl.reshape(behind, (SLOTS // ROWS, ROWS)), 0.0), 0)
@@ -91,8 +90,7 @@ def follow(state, goes_on, found, mode: tl.constexpr, FADES: tl.constexpr, ORDER
     is_last = g != 0
     if ORDERED:
         is_last = is_last & (other == 0)
-        if FADES:
-            goes_on = goes_on & is_large(m_between, mode)  # for each chunk: a look covers now more, now fewer
+        goes_on = goes_on & may_matter(m_between, mode, FADES)  # for each chunk: a look covers now more, now fewer
     is_known = goes_on & (is_last | ((m != 0) & (b != 0)))
     behind = tl.where(is_known, behind + times(m_between, told(tl.where(is_last, g, b))), behind)
     goes_on = is_known & ~is_last
@@ -119,6 +117,13 @@ def told(x):
 
 
 @triton.jit
-def is_large(product, mode: tl.constexpr):
-    """Return whether a product of m may matter; NaN does."""
-    return ~(tl.abs(product) < (TINY_IN_DOUBLE if mode.double else TINY))
+def may_matter(product, mode: tl.constexpr, FADES: tl.constexpr):
+    """Return whether what is multiplied by a product of m may matter; NaN does.
+
+    If traces do not fade, a product may grow again until it is 0, as at the end of an episode.
+    """
+    if FADES:
+        found = ~(tl.abs(product) < (TINY_IN_DOUBLE if mode.double else TINY))
+    else:
+        found = product != 0
+    return found

@@ -216,57 +216,80 @@ def is_before(t, n):
 
 @triton.jit
 def load_steps(w, above, neighbour, wanted, n, batch, lambda_, mode: tl.constexpr):
-    """Return what a tile reads of its steps, besides Q and π: numbers of step t, numbers of step t+1, and flags.
+    """Return what a tile reads of its steps, besides Q and π, as it is in memory, for `numbers_of_steps`.
 
     No load waits for another, so that a kernel can load them a tile ahead. Masked steps are loaded, too.
     """
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
-    likelihood: tl.constexpr = tl.float64 if mode.double or mode.logs else tl.float32  # `exp` of float32 is not exact
     t, base, here, _ = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch.to(tl.int64)
     ahead = base + step
     is_there = wanted & (t >= 0)
     has_next = wanted & is_before(t + 1, n)
     nothing = tl.zeros(t.shape, real)
-    reward = tl.load(w.r + base + here, is_there, 0.0, eviction_policy=mode.eviction).to(real)
-    discount = tl.load(w.discount + base + here, is_there, 0.0, eviction_policy=mode.eviction).to(real)
+    reward = tl.load(w.r + base + here, is_there, 0.0, eviction_policy=mode.eviction)
+    discount = tl.load(w.discount + base + here, is_there, 0.0, eviction_policy=mode.eviction)
     successor = nothing
     if w.expected_q is not None:
-        successor = tl.load(w.expected_q + base + here, is_there, 0.0).to(real)
+        successor = tl.load(w.expected_q + base + here, is_there, 0.0)
     action = tl.zeros(t.shape, tl.int32)
     if w.a is not None:
-        given = tl.load(w.a + ahead + here, has_next, 0, eviction_policy=mode.eviction).to(tl.int64)
-        action = tl.where((given >= 0) & (given < mode.num_actions), given.to(tl.int32), -1)
+        action = tl.load(w.a + ahead + here, has_next, 0, eviction_policy=mode.eviction)
     q_a = nothing
     if w.q_a is not None:
         # Corrections have δ_t in b_t, and so Q(x_t, a_t), where targets have c_{t+1} Q(x_{t+1}, a_{t+1}).
         q_a = tl.load(
             w.q_a + (base if mode.corrections else ahead) + here, is_there if mode.corrections else has_next, 0.0
-        ).to(real)
-    pi_a = nothing.to(likelihood)
+        )
+    pi_a = nothing
     if w.pi_a is not None:
-        pi_a = tl.load(w.pi_a + ahead + here, has_next, 0.0).to(likelihood)
-    mu_a = nothing.to(likelihood) + 1
+        pi_a = tl.load(w.pi_a + ahead + here, has_next, 0.0)
+    mu_a = nothing + 1
     if mode.reads_mu:
-        mu_a = tl.load(w.mu_a + ahead + here, has_next, 1.0, eviction_policy=mode.eviction).to(likelihood)
+        mu_a = tl.load(w.mu_a + ahead + here, has_next, 1.0, eviction_policy=mode.eviction)
     c = nothing
     if w.c is not None:
-        c = tl.load(w.c + ahead + here, has_next, 0.0).to(real)
+        c = tl.load(w.c + ahead + here, has_next, 0.0)
     if w.lambda_ is None:
         lambda_next = nothing + lambda_
     elif mode.lambda_per_step:
-        lambda_next = tl.load(w.lambda_ + t + 1, has_next, 0.0).to(real)
+        lambda_next = tl.load(w.lambda_ + t + 1, has_next, 0.0)
     else:
-        lambda_next = tl.load(w.lambda_ + ahead + here, has_next, 0.0).to(real)
+        lambda_next = tl.load(w.lambda_ + ahead + here, has_next, 0.0)
     is_real = is_there
     goes_on = has_next
-    continues = has_next
+    resets = ~has_next
     if w.mask is not None:
-        is_real = tl.load(w.mask + base + here, is_there, False)
-        goes_on = tl.load(w.mask + ahead + here, has_next, False)
+        is_real = load_flags(w.mask, base + here, is_there)
+        goes_on = load_flags(w.mask, ahead + here, has_next)
     if w.reset is not None:
-        continues = ~tl.load(w.reset + ahead + here, has_next, True)
-    return (reward, discount, successor), (action, q_a, pi_a, mu_a, c, lambda_next), (is_real, goes_on, continues)
+        resets = load_flags(w.reset, ahead + here, has_next)
+    return (reward, discount, successor), (action, q_a, pi_a, mu_a, c, lambda_next), (is_real, goes_on, resets)
+
+
+@triton.jit
+def load_flags(flags, at, wanted):
+    """Return flags as bytes, 0 where they are not wanted."""
+    return tl.load(flags.to(tl.pointer_type(tl.int8)) + at, wanted, 0)
+
+
+@triton.jit
+def numbers_of_steps(loaded, mode: tl.constexpr):
+    """Return what `load_steps` loaded, as numbers of step t, numbers of step t+1, and flags.
+
+    This takes what was loaded, and so waits for it. Next to the loads, it would also delay those that come after it.
+    """
+    real: tl.constexpr = tl.float64 if mode.double else tl.float32
+    likelihood: tl.constexpr = tl.float64 if mode.double or mode.logs else tl.float32  # `exp` of float32 is not exact
+    reward, discount, successor = loaded[0]
+    action, q_a, pi_a, mu_a, c, lambda_next = loaded[1]
+    is_real, goes_on, resets = loaded[2]
+    action = tl.where((action >= 0) & (action < mode.num_actions), action.to(tl.int32), -1)
+    return (
+        (reward.to(real), discount.to(real), successor.to(real)),
+        (action, q_a.to(real), pi_a.to(likelihood), mu_a.to(likelihood), c.to(real), lambda_next.to(real)),
+        (is_real != 0, goes_on != 0, resets == 0),
+    )
 
 
 @triton.jit

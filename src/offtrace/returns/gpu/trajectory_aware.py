@@ -24,6 +24,7 @@ from offtrace.returns.gpu.rows import (
     flags_of,
     load_rows,
     load_steps,
+    numbers_of_steps,
     places,
     taken,
     tile_of_program,
@@ -57,7 +58,7 @@ def all_steps(w, one_step, q_taken, log_ratio, strange, n, batch, tolerance: tl.
     in_batch = neighbour < batch
     t, base, here, state = places(above, neighbour, n, batch, mode)
     step = 1 if mode.batch_major else batch
-    steps = load_steps(w, above, neighbour, in_batch, n, batch, 1.0, mode)
+    steps = numbers_of_steps(load_steps(w, above, neighbour, in_batch, n, batch, 1.0, mode), mode)
     is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch, mode)
     reward = tl.where(is_real, steps[0][0], 0.0)
     discount = tl.where(is_real, steps[0][1], 0.0)
