@@ -35,7 +35,7 @@ def load_benchmark() -> ModuleType:
 
 def kernels_of(call: Callable[[], Any]) -> tuple[int, float]:
     """Return how many kernels a call starts, copies and fills included, and how many µs they take."""
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         call()
     found = [event.device_time for event in profiler.events() if event.device_type == DeviceType.CUDA]
     return len(found), sum(found)
@@ -46,7 +46,7 @@ def measure(call: Callable[[], Any]) -> str:
         call()
     found = [kernels_of(call) for _ in range(REPEATS)]
     num_kernels = max(number for number, _ in found)
-    return f"{statistics.median(time for _, time in found):,.1f} ({num_kernels})"
+    return f"{statistics.median(time for _, time in found):,.2f} ({num_kernels})"
 
 
 def main() -> None:

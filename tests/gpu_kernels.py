@@ -4,8 +4,9 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,24 @@ def load(name: str = "") -> ModuleType:
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
         return importlib.import_module("offtrace.returns.gpu" + (name and f".{name}"))
+
+
+def poison_memory(patch: pytest.MonkeyPatch) -> None:
+    """Fill what the kernels write to with NaN before they do, so that rows that are not written are seen."""
+
+    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def made(*args: Any, **options: Any) -> torch.Tensor:
+            out = make(*args, **options)
+            return out.fill_(torch.nan) if out.is_floating_point() else out
+
+        return made
+
+    own = ModuleType("torch")
+    own.__dict__.update(vars(torch))
+    own.empty = poisoned(torch.empty)  # ty: ignore
+    own.empty_like = poisoned(torch.empty_like)  # ty: ignore
+    for module in map(load, ("", "autograd", "calls", "launch")):
+        patch.setattr(module, "torch", own)
 
 
 def tensors(arrays: dict[str, np.ndarray], *, batch_major: bool = False) -> dict[str, torch.Tensor]:

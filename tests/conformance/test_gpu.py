@@ -40,21 +40,7 @@ NOT_MARKOV = [ot.as_trace(name, 0.9) for name, cls in ot.TRACES.items() if not c
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel does not write is NaN."""
-
-    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def made(*args: Any, **options: Any) -> torch.Tensor:
-            out = make(*args, **options)
-            return out.fill_(torch.nan) if out.is_floating_point() else out
-
-        return made
-
-    launch = gpu_kernels.load("launch")
-    own = type(sys)("torch")
-    own.__dict__.update(vars(torch))
-    own.empty = poisoned(torch.empty)  # ty: ignore
-    own.empty_like = poisoned(torch.empty_like)  # ty: ignore
-    for module in (launch, gpu_kernels.load("autograd")):
-        monkeypatch.setattr(module, "torch", own)
+    gpu_kernels.poison_memory(monkeypatch)
 
 
 @pytest.fixture(params=[1, 3], ids=["one chunk", "chunks"])
@@ -247,6 +233,44 @@ def test_chunks_whose_targets_are_not_known_yet(
         tell(lambda chunk, which: which < 2 or chunk in known)
         got = gpu_kernels.targets(trace, w, validate=False)
         np.testing.assert_allclose(got, ot.targets(**w, trace=trace, validate=False), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("trace", [ot.Retrace(1.0), ot.ImportanceSampling(1.0)], ids=lambda trace: trace.name)
+def test_no_program_looks_beyond_the_end_of_an_episode(
+    trace: ot.Trace, tell: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every look takes a while. Here each chunk has an end, so each of 11 programs looks once, at four chunks."""
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: gpu_kernels.load("plans").Plan(2, 4, 12))
+    w = windows.window(24, (3,), 4)
+    w["discount"][::2] = 0
+    links = gpu_kernels.load("links")
+    looks = []
+    original = links.look
+    monkeypatch.setattr(links, "look", lambda *args: looks.append(args) or original(*args))
+    tell(lambda chunk, which: which < 2 or chunk == 0)
+    got = gpu_kernels.targets(trace, w, validate=False)
+    np.testing.assert_allclose(got, ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12)
+    assert len(looks) == 4 * 11
+
+
+@pytest.mark.parametrize("batch_major", [False, True])
+@each("run", [0, 2])
+def test_a_product_is_lost_in_float32_and_grows_again(
+    run: int, batch_major: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a chunk of 40 steps, Π m falls to 2⁻³⁰⁰ and is 1 again: the last reward is seen in the first target."""
+    plan = gpu_kernels.load("plans").Plan(4, 4, 2, num_warps=1, run=0 if batch_major else run)
+    monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: plan)
+    steps = {name: np.zeros((80, 3), dtype="float32") for name in ("r", "q_a", "expected_q")}
+    steps |= {name: np.ones((80, 3), dtype="float32") for name in ("discount", "pi_a", "mu_a")}
+    steps["r"][-1] = 1
+    steps["pi_a"][20:30] = 2.0**-30
+    steps["mu_a"][10:20] = 2.0**-30
+    given = gpu_kernels.tensors(steps, batch_major=batch_major)
+    got = gpu_kernels.on_tensors(ot.ImportanceSampling(1.0), given).cpu().numpy()
+    expected = ot.targets(**steps, trace=ot.ImportanceSampling(1.0))
+    assert expected[0, 0] == 1
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=2.0**-80)
 
 
 @pytest.fixture

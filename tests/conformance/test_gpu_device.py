@@ -103,15 +103,9 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _poisoned(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fill the memory that PyTorch hands out next with NaN, so that rows that are not written are seen.
-
-    It is given back after the test, for other processes.
-    """
-    n, batch, num_actions = request.getfixturevalue("shape") if "shape" in request.fixturenames else (1024, 1024, 18)
-    torch.cuda.empty_cache()
-    poison = torch.full((8 * (n + 1) * batch * (num_actions + 4),), torch.nan, device="cuda")  # 4 windows
-    del poison
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a kernel does not write is NaN. Memory is given back after the test, for other processes."""
+    gpu_kernels.poison_memory(monkeypatch)
     yield
     torch.cuda.empty_cache()
 

@@ -57,7 +57,7 @@ def pairs_of_tile(w, loaded, above, neighbour, n, batch, parameter, tolerance, m
     rows = ()
     if mode.reads_rows:
         rows = load_rows(w, (neighbour < batch) & (t >= -1), base, here, state, mode)
-    known, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
+    known, q_a, value, pi_a, mu_a = taken(w, rows, steps, is_real, goes_on, base, here, state, mode)
     # Warps stay together, so that neighbours in the batch are read at the same time: they share lines of memory.
     tl.debug_barrier()
     reward, discount, successor = steps[0]

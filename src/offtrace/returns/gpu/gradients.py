@@ -129,7 +129,7 @@ def gradients(w, to, e, out, n, batch, lambda_: tl.float64, parameter: tl.float6
     discount = tl.where(is_real, steps[0][1], 0.0)
     e_t = tl.load(e + base + here, is_real, 0.0).to(real)
     action, _, _, _, c, lambda_next = steps[1]
-    _, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
+    _, q_a, value, pi_a, mu_a = taken(w, rows, steps, is_real, goes_on, base, here, state, mode)
     ahead, _, greedy = read_policy(rows, value, parameter, mode)
     if w.expected_q is not None:
         ahead = tl.where(is_real, steps[0][2], 0.0)

@@ -41,6 +41,12 @@ READ_MU = tuple(kind for cls, kind in formulas.KINDS.items() if cls.needs_mu)
 TRAJECTORY_AWARE = tuple(kind for cls, kind in formulas.KINDS.items() if not cls.markov)
 GROWING = (formulas.GIVEN, formulas.KIND_IS, formulas.KIND_Q_SIGMA)
 """c may be above 1, so that products of c may grow, see `fold.one_pass`."""
+MOST_SELECTED = 6
+"""With checks, or if traces may grow, Q(x, a) and π(a|x) are selected from rows of up to so many actions.
+
+Otherwise they are loaded again, which is at least as fast. But such a kernel holds so many numbers that the compiler
+makes it use the rows first, and then it waits for memory twice.
+"""
 TAKE_DENSITIES = tuple(kind for cls, kind in formulas.KINDS.items() if cls.takes_densities)
 
 
@@ -140,6 +146,9 @@ class Job(NamedTuple):
         num_actions = self.num_actions
         needs_rows = self.kind in GREEDY or (self.w.expected_q is None and self.w.q is not None)
         checks = self.tolerance is not None
+        reads_rows = needs_rows or (checks and self.w.pi is not None)
+        looks_up_both = self.w.q_a is None and self.w.pi_a is None and self.kind in READ_PI
+        is_full = checks or self.kind in GROWING
         if plan.shares_rows:
             blocks = blocks_of(num_actions, in_halves=False)
         else:
@@ -151,7 +160,8 @@ class Job(NamedTuple):
             logs=self.logs,
             reads_pi=self.kind in READ_PI,
             reads_mu=self.kind in READ_MU,
-            reads_rows=needs_rows or (checks and self.w.pi is not None),
+            reads_rows=reads_rows,
+            selects=reads_rows and looks_up_both and is_full and num_actions <= MOST_SELECTED,
             lambda_per_step=self.lambda_per_step,
             batch_major=self.batch_major,
             corrections=self.corrections,

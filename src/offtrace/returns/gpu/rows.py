@@ -73,6 +73,8 @@ class Mode(NamedTuple):
     reads_mu: bool
     reads_rows: bool
     """Whole rows of Q and π are read, not only the entry of the action taken."""
+    selects: bool
+    """Q and π of the action taken are selected from rows that were read, see `launch.MOST_SELECTED`."""
     lambda_per_step: bool
     """`lambda_` is (n,)."""
     batch_major: bool
@@ -342,7 +344,17 @@ def load_rows(w, there, base, here, state, mode: tl.constexpr):
 
 
 @triton.jit
-def taken(w, steps, is_real, goes_on, base, here, state, mode: tl.constexpr):
+def selected(rows, which: tl.constexpr, action, mode: tl.constexpr):
+    """Return the entry of an action in its row of π (0) or Q (1), from what `load_rows` loaded; 0 for no action."""
+    found = tl.zeros(action.shape, tl.float64 if mode.double else tl.float32)
+    for i in tl.static_range(len(mode.blocks)):
+        column = mode.blocks[i][0] + tl.arange(0, mode.blocks[i][1])
+        found += tl.sum(tl.where(action[:, None] == column[None, :], rows[i][which], 0.0), 1)
+    return found
+
+
+@triton.jit
+def taken(w, rows, steps, is_real, goes_on, base, here, state, mode: tl.constexpr):
     """Return whether the action of step t+1 exists, Q of it, Q of it in `q` if a trace reads that, π and μ."""
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     action, q_a, pi_a, mu_a, _, _ = steps[1]
@@ -350,14 +362,18 @@ def taken(w, steps, is_real, goes_on, base, here, state, mode: tl.constexpr):
     if w.a is not None:
         known = goes_on & (action >= 0)
     cell = (here + state) * mode.num_actions + action
-    if w.q_a is None:
+    if mode.selects:
+        q_a = tl.where(known, selected(rows, 1, action, mode), float("nan"))
+    elif w.q_a is None:
         q_a = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(real)
     elif w.mask is not None:
         q_a = tl.where(is_real if mode.corrections else goes_on, q_a, 0.0)
     value = q_a
     if (mode.kind == WATKINS) | (mode.kind == SOFT_WATKINS):
         value = tl.load(w.q + base * mode.num_actions + cell, known, float("nan")).to(real)
-    if w.pi_a is not None:
+    if mode.selects:
+        pi_a = selected(rows, 0, action, mode).to(pi_a.dtype)
+    elif w.pi_a is not None:
         if w.mask is not None:
             pi_a = tl.where(goes_on, pi_a, 0.0)
     elif mode.reads_pi:

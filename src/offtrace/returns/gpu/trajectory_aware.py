@@ -62,9 +62,10 @@ def all_steps(w, one_step, q_taken, log_ratio, strange, n, batch, tolerance: tl.
     is_real, goes_on, continues = flags_of(w, steps, t, neighbour, n, batch, mode)
     reward = tl.where(is_real, steps[0][0], 0.0)
     discount = tl.where(is_real, steps[0][1], 0.0)
-    known, q_a, value, pi_a, mu_a = taken(w, steps, is_real, goes_on, base, here, state, mode)
     there = in_batch & (t >= -1)
-    ahead, total, _ = read_policy(load_rows(w, there, base, here, state, mode), value, tolerance, mode)
+    rows = load_rows(w, there, base, here, state, mode)
+    known, q_a, value, pi_a, mu_a = taken(w, rows, steps, is_real, goes_on, base, here, state, mode)
+    ahead, total, _ = read_policy(rows, value, tolerance, mode)
     if w.expected_q is not None:
         ahead = steps[0][2]
     now = tl.where(is_real, reward + times(discount, ahead), 0.0)
