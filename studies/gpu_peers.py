@@ -20,7 +20,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 REPEATS = 9
-NAMES = ["offtrace, torch", "offtrace, jax.jit", "jax associative scan", "rlax q and v, jit", "rl-triton", "copy"]
+NAMES = ["offtrace, torch", "offtrace, jax.jit", "jax associative scan", "rl-triton", "copy"]
 
 
 def load_benchmark() -> ModuleType:

@@ -11,6 +11,7 @@ from torch import Tensor
 from offtrace.returns.gpu import fold, trajectory_aware
 from offtrace.returns.gpu.gradients import Gradients, gradients
 from offtrace.returns.gpu.plans import (
+    LONG_RUN,
     OWN_CHECKED_ROWS,
     OWN_ROWS,
     FoldPlan,
@@ -42,10 +43,10 @@ TRAJECTORY_AWARE = tuple(kind for cls, kind in formulas.KINDS.items() if not cls
 GROWING = (formulas.GIVEN, formulas.KIND_IS, formulas.KIND_Q_SIGMA)
 """c may be above 1, so that products of c may grow, see `fold.one_pass`."""
 MOST_SELECTED = 6
-"""With checks, or if traces may grow, Q(x, a) and π(a|x) are selected from rows of up to so many actions.
+"""Rows of up to this many actions, from which Q(x, a) and π(a|x) may be selected.
 
-Otherwise they are loaded again, which is at least as fast. But such a kernel holds so many numbers that the compiler
-makes it use the rows first, and then it waits for memory twice.
+Loading both again is at least as fast. But with checks, in long runs, and if traces may grow, a kernel holds so many
+numbers that the compiler makes it use the rows first, and then it waits for memory twice.
 """
 TAKE_DENSITIES = tuple(kind for cls, kind in formulas.KINDS.items() if cls.takes_densities)
 
@@ -148,7 +149,7 @@ class Job(NamedTuple):
         checks = self.tolerance is not None
         reads_rows = needs_rows or (checks and self.w.pi is not None)
         looks_up_both = self.w.q_a is None and self.w.pi_a is None and self.kind in READ_PI
-        is_full = checks or self.kind in GROWING
+        holds_much = checks or self.kind in GROWING or plan.run == LONG_RUN
         if plan.shares_rows:
             blocks = blocks_of(num_actions, in_halves=False)
         else:
@@ -161,7 +162,7 @@ class Job(NamedTuple):
             reads_pi=self.kind in READ_PI,
             reads_mu=self.kind in READ_MU,
             reads_rows=reads_rows,
-            selects=reads_rows and looks_up_both and is_full and num_actions <= MOST_SELECTED,
+            selects=reads_rows and looks_up_both and holds_much and num_actions <= MOST_SELECTED,
             lambda_per_step=self.lambda_per_step,
             batch_major=self.batch_major,
             corrections=self.corrections,

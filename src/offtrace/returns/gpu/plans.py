@@ -10,18 +10,21 @@ TILE_CELLS = 4096
 TILE_ROWS = 128
 HELD = 16
 """Warps that a multiprocessor holds at once, so that a thread has 128 registers."""
+LONG_RUN = 4
+"""Steps of the longest run."""
 HELD_IN_LONG_RUNS = 12
-"""The same for runs of 4 steps."""
+"""Warps that a multiprocessor holds at once in runs of 4 steps."""
 MOST_HELD = 20
 """The same where more warps help more than registers: a thread has 96."""
 HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
 """The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
 NARROWEST = 5
-"""In chunks, rows of up to this many actions are read in runs of 4 steps if the batch is a multiple of 64.
-
-Not with checks, and not in windows that are cached.
-"""
+"""In chunks, rows of up to this many actions are read in runs of 4 steps, without checks, in large windows."""
+LARGE = 200_000_000
+"""Bytes of a window that is large enough for that."""
+MORE_IN_LONG_RUNS = 1.12
+"""At most how many places tiles of 64 neighbours have there for each neighbour in the batch."""
 NARROW_IN_CHUNKS = 7
 """In chunks, other rows of up to this many actions are read in runs of 2 steps."""
 WIDEST = 18
@@ -141,8 +144,12 @@ class Size(NamedTuple):
         return self.num_actions <= OWN_ROWS
 
     @property
+    def num_bytes(self) -> int:
+        return self.n * self.batch * self.row_bytes
+
+    @property
     def is_cached(self) -> bool:
-        return self.n * self.batch * self.row_bytes <= (CACHED_WITH_CHECKS if self.checks else CACHED)
+        return self.num_bytes <= (CACHED_WITH_CHECKS if self.checks else CACHED)
 
 
 @lru_cache(maxsize=1024)
@@ -166,17 +173,18 @@ def _plan_of_runs(size: Size) -> Plan | None:
 
     None for a window that is too short for it, or so short and small that a scan over a tile is faster.
     """
-    tile = _tile_in_chunks(size)
+    tiles_in_chunks = _tiles_in_chunks(size)
     if size.n > SHORT:
-        plan = _cut(tile, size)
-        if plan.num_chunks >= FEW_CHUNKS:
-            return plan
+        for tile in tiles_in_chunks:
+            plan = _cut(tile, size)
+            if plan.num_chunks >= FEW_CHUNKS:
+                return plan
     run = 2 if size.has_own_rows else 1
     shared = _tile_of_runs(run, 4, 32)
     tiles = (_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared, shared._replace(max_warps=MOST_HELD))
     plans = [plan for plan in tiles if plan.steps <= size.n]
     if size.n > SHORT:
-        plans += _plans_with_few_chunks(size, run, min(2, tile.run))
+        plans += _plans_with_few_chunks(size, run, tiles_in_chunks[-1].run)
     if not plans:
         return None
     speeds = [speed_of(plan, size) for plan in plans]
@@ -207,16 +215,20 @@ def _plans_with_few_chunks(size: Size, run: int, run_in_chunks: int) -> list[Pla
     ]
 
 
-def _tile_in_chunks(size: Size) -> Plan:
-    """Return the tile that is best where there are many chunks."""
-    return _tile_of_own_rows(size) if size.has_own_rows else _tile_of_shared_rows(size)
+def _tiles_in_chunks(size: Size) -> list[Plan]:
+    """Return tiles for many chunks, the best one first."""
+    if not size.has_own_rows:
+        return [_tile_of_shared_rows(size)]
+    tiles = [_tile_of_own_rows(size)]
+    fits_long_runs = size.num_bytes >= LARGE and _places(size.batch, 64) <= MORE_IN_LONG_RUNS * size.batch
+    if size.num_actions <= NARROWEST and fits_long_runs and not size.checks:
+        tiles.insert(0, _tile_of_runs(LONG_RUN, 2, 64, HELD_IN_LONG_RUNS))
+    return tiles
 
 
 def _tile_of_own_rows(size: Size) -> Plan:
     """Return that tile for rows of up to 12 actions."""
     is_narrow = size.num_actions <= NARROWEST
-    if is_narrow and not size.is_cached and not size.checks and size.batch % 64 == 0:
-        return _tile_of_runs(4, 2, 64, HELD_IN_LONG_RUNS)
     # Rows of 9 and 11 actions are loaded number by number, and then longer runs help.
     is_odd = size.num_actions % 2 == 1 and not size.is_cached
     run = 2 if size.num_actions <= NARROW_IN_CHUNKS or is_odd else 1
