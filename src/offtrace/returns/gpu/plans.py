@@ -10,6 +10,13 @@ TILE_CELLS = 4096
 TILE_ROWS = 128
 HELD = 16
 """Warps that a multiprocessor holds at once, so that a thread has 128 registers."""
+FEW_ACTIONS = 6
+"""Kernels for up to this many actions take up to 96 registers anyway, if there are neither chunks nor checks.
+
+So a multiprocessor holds `MOST_HELD` warps of them, with tiles of 64 neighbours.
+"""
+SLOW = 0.85
+"""Such tiles are tried if other plans are slower than this."""
 LONG_RUN = 4
 """Steps of the longest run."""
 HELD_IN_LONG_RUNS = 12
@@ -181,7 +188,9 @@ def _plan_of_runs(size: Size) -> Plan | None:
                 return plan
     run = 2 if size.has_own_rows else 1
     shared = _tile_of_runs(run, 4, 32)
-    tiles = (_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared, shared._replace(max_warps=MOST_HELD))
+    tiles = [_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared]
+    if size.checks or not size.has_own_rows:  # it is slow for other kernels
+        tiles.append(shared._replace(max_warps=MOST_HELD))
     plans = [plan for plan in tiles if plan.steps <= size.n]
     if size.n > SHORT:
         plans += _plans_with_few_chunks(size, run, tiles_in_chunks[-1].run)
@@ -190,6 +199,10 @@ def _plan_of_runs(size: Size) -> Plan | None:
     speeds = [speed_of(plan, size) for plan in plans]
     if size.n <= SHORT and rounds_of(shared, size) < 1 and max(speeds) < FAST:
         return None
+    if size.num_actions <= FEW_ACTIONS and not size.checks and max(speeds) < SLOW:
+        tile = _tile_of_runs(run, 2, 64, MOST_HELD)
+        if tile.steps <= size.n and speed_of(tile, size) > max(speeds):
+            return tile
     return next(plan for plan, speed in zip(plans, speeds, strict=True) if speed >= max(speeds) - CLOSE)
 
 
@@ -249,14 +262,11 @@ def _tile_of_own_rows(size: Size) -> Plan:
 def _tile_of_shared_rows(size: Size) -> Plan:
     """Return that tile for rows of 13 to 18 actions, which threads share without checks."""
     rows = _neighbours(size.batch, 16)
-    max_warps = HELD
     if not size.is_cached and (size.num_actions == WIDEST or not size.checks):
         wide = _neighbours(size.batch, 64, MORE_OF_64)
         if wide == 64 or size.num_actions % 2 == 0:
             rows = wide
-        else:
-            max_warps = MOST_HELD
-    return _tile_of_runs(1, 4 if rows == 8 else 2, rows, max_warps)
+    return _tile_of_runs(1, 4 if rows == 8 else 2, rows)
 
 
 def _tile_of_runs(run: int, num_threads: int, rows: int, max_warps: int = HELD) -> Plan:
