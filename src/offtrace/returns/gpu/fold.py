@@ -198,7 +198,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
     matters = tl.full((ROWS,), True, tl.int1) & (chunk > 0)
-    num_reached = tl.zeros((ROWS if FADES else SIZE,), tl.int32)
+    num_reached = tl.zeros((ROWS if FADES else SIZE,), tl.int32)  # up to the last step that is to be added to
     any_bad = tl.zeros((SIZE,), tl.int1)
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
@@ -223,7 +223,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
             if FADES:
                 num_reached = tl.where(matters, later - start, num_reached)
             else:
-                # What is 0 adds nothing, but the product may grow again.
+                # 0 adds nothing. But the product may grow again, so these rows are written, too.
                 num_reached = tl.where(is_reached & (reach.to(real) != 0), later - start, num_reached)
             tl.store(gain + base + here, reach, there & is_reached, eviction_policy=KEPT)
             tl.store(out + base + here, g, there & is_reached, eviction_policy=KEPT)
@@ -363,7 +363,7 @@ def fold_pairs(m, b, out, links, n, batch, chunk_steps,
     recursion transposed, which is its gradient. If there are several chunks, a program first finds out what its own
     does as a whole, then gets the value behind it:
 
-        first    what the chunk does        ← tile ← tile     from its end; if traces fade, as far as it matters
+        first    what the chunk does        ← tile ← tile     from its end, as far as it matters
         then     its values                 tile → tile → tile → tile → tile
     """
     ROWS: tl.constexpr = mode.rows

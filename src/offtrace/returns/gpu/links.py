@@ -8,6 +8,9 @@ its chunk. To find that, it looks at the chunks behind its own, the nearest firs
     known      own     m b     m b     G       m b     G
     G behind         = b₄ + m₄(b₃  + m₃ G₂)
 
+It need not look behind a chunk where the product of all m up to there is too small to matter, or 0 if traces may grow
+again.
+
 It waits where nothing is known yet, but never for a program with a higher number. All programs come to an end if the
 device starts them in the order of their numbers. CUDA does not promise this, but devices do it, and scans in one pass
 rely on it.
@@ -35,7 +38,7 @@ TINY_IN_DOUBLE = tl.constexpr(2.0**-106)
 def linked(links, m, b, chunk, first, batch, mode: tl.constexpr, FADES: tl.constexpr, ORDERED: tl.constexpr):
     """Tell other programs what a chunk does, G → b + m G, and return G behind it, one per neighbour.
 
-    With `FADES`, products of m that are too small to matter count as 0.
+    With `FADES`, products of m that are too small to matter count as 0, see `may_matter`.
     """
     ROWS: tl.constexpr = mode.rows
     # Threads that hold copies of a neighbour may see different numbers. So every thread has a slot of its own, and
