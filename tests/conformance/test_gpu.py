@@ -136,8 +136,9 @@ def test_runs_of_steps(tile: tuple[int, int, int, int], num_chunks: int) -> None
         patch.setattr(launch, "plan_for", lambda *_: launch.Plan(steps, rows, num_chunks, num_warps, run=run))
         for shape in [(21, 67, 3), (1, 2, 14)]:
             w = window_with_ends(shape)
-            got = gpu_kernels.targets(ot.Retrace(0.9), w, validate=num_chunks > 1)
-            np.testing.assert_allclose(got, ot.targets(**w, trace=ot.Retrace(0.9)), rtol=1e-12, atol=1e-12)
+            for trace in (ot.Retrace(0.9), ot.ImportanceSampling(0.9)):
+                got = gpu_kernels.targets(trace, w, validate=num_chunks > 1)
+                np.testing.assert_allclose(got, ot.targets(**w, trace=trace), rtol=1e-12, atol=1e-12)
 
 
 def test_places_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +259,7 @@ def test_no_program_looks_beyond_the_end_of_an_episode(
 def test_a_product_is_lost_in_float32_and_grows_again(
     run: int, batch_major: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a chunk of 40 steps, Π m falls to 2⁻³⁰⁰ and is 1 again: the last reward is seen in the first target."""
+    """Within a chunk, Π m falls to 2⁻³⁰⁰ and is 1 again: the last reward is seen in the first target."""
     plan = gpu_kernels.load("plans").Plan(4, 4, 2, num_warps=1, run=0 if batch_major else run)
     monkeypatch.setattr(gpu_kernels.load("launch"), "plan_for", lambda *_: plan)
     steps = {name: np.zeros((80, 3), dtype="float32") for name in ("r", "q_a", "expected_q")}
@@ -422,7 +423,7 @@ TIMED = {
     (63, 41740, 15, False): (2, 16, 1, 1, 20, 1),
     (905, 19473, 7, False): (2, 64, 3, 2, 16, 2),
     (434, 19489, 5, False): (2, 64, 3, 2, 16, 2),
-    # more warps than `speed_of` knows of
+    # tiles of 64 with 20 warps, see `FEW_ACTIONS`
     (604, 33883, 6, False): (4, 64, 1, 4, 20, 2),
     (219, 37924, 4, False): (4, 64, 1, 4, 20, 2),
 }

@@ -41,7 +41,7 @@ from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 
 ADD_STEPS = tl.constexpr(32)
 """Steps at once where what is missing is added, at most."""
-ADD_CELLS = tl.constexpr(16)
+ADD_ROWS = tl.constexpr(16)
 """Rows that a thread takes there, at most."""
 GAIN_UNIT = tl.constexpr(2.0**64)
 """Products that may grow are divided by this before they are stored: float32 then has all digits of 2⁻⁶² to 2¹⁹¹."""
@@ -223,7 +223,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
             if FADES:
                 num_reached = tl.where(matters, later - start, num_reached)
             else:
-                # 0 adds nothing. But the product may grow again, so these rows are written, too.
+                # Where the stored product is 0, nothing is added. It is written, as an earlier one may not be 0.
                 num_reached = tl.where(is_reached & (reach.to(real) != 0), later - start, num_reached)
             tl.store(gain + base + here, reach, there & is_reached, eviction_policy=KEPT)
             tl.store(out + base + here, g, there & is_reached, eviction_policy=KEPT)
@@ -279,7 +279,7 @@ def add_behind(out, gain, behind, num_reached, start, lane, n, batch, mode: tl.c
     """Add what G behind a chunk adds to the steps that it reaches; return whether a sum does not fit its dtype."""
     USED: tl.constexpr = "evict_first" if mode.eviction == "" else ""  # the cache need not keep it any longer
     ROWS: tl.constexpr = mode.rows
-    MOST: tl.constexpr = ADD_CELLS * 32 * mode.num_warps // ROWS
+    MOST: tl.constexpr = ADD_ROWS * 32 * mode.num_warps // ROWS
     STEPS: tl.constexpr = ADD_STEPS if ADD_STEPS < MOST else MOST
     k = tl.arange(0, STEPS)
     wrong = tl.zeros((ROWS, STEPS) if mode.batch_major else (STEPS, ROWS), out.dtype.element_ty)

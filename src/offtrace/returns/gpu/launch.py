@@ -45,8 +45,8 @@ GROWING = (formulas.GIVEN, formulas.KIND_IS, formulas.KIND_Q_SIGMA)
 MOST_SELECTED = 6
 """Rows of up to this many actions, from which Q(x, a) and π(a|x) may be selected.
 
-Loading both again is at least as fast. But with checks, in long runs, and if traces may grow, a kernel holds so many
-numbers that the compiler makes it use the rows first, and then it waits for memory twice.
+Usually they are loaded a second time, which is at least as fast. With checks, in long runs and if traces may grow,
+registers are short: the compiler then uses the rows before it loads these, and waits for memory twice.
 """
 TAKE_DENSITIES = tuple(kind for cls, kind in formulas.KINDS.items() if cls.takes_densities)
 
@@ -149,7 +149,7 @@ class Job(NamedTuple):
         checks = self.tolerance is not None
         reads_rows = needs_rows or (checks and self.w.pi is not None)
         looks_up_both = self.w.q_a is None and self.w.pi_a is None and self.kind in READ_PI
-        holds_much = checks or self.kind in GROWING or plan.run == LONG_RUN
+        holds_much = plan.run > 0 and (checks or self.kind in GROWING or plan.run == LONG_RUN)
         if plan.shares_rows:
             blocks = blocks_of(num_actions, in_halves=False)
         else:

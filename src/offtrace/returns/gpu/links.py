@@ -8,8 +8,8 @@ its chunk. To find that, it looks at the chunks behind its own, the nearest firs
     known      own     m b     m b     G       m b     G
     G behind         = b₄ + m₄(b₃  + m₃ G₂)
 
-It need not look behind a chunk where the product of all m up to there is too small to matter, or 0 if traces may grow
-again.
+It stops at a chunk once the product of all m up to there is too small to matter. If traces may grow, it stops only
+once that product is 0.
 
 It waits where nothing is known yet, but never for a program with a higher number. All programs come to an end if the
 device starts them in the order of their numbers. CUDA does not promise this, but devices do it, and scans in one pass
@@ -123,7 +123,7 @@ def told(x):
 def may_matter(product, mode: tl.constexpr, FADES: tl.constexpr):
     """Return whether what is multiplied by a product of m may matter; NaN does.
 
-    If traces do not fade, a product may grow again until it is 0, as at the end of an episode.
+    If traces may grow, a small product can become large again. Only 0 stays 0, as at the end of an episode.
     """
     if FADES:
         found = ~(tl.abs(product) < (TINY_IN_DOUBLE if mode.double else TINY))

@@ -10,28 +10,28 @@ TILE_CELLS = 4096
 TILE_ROWS = 128
 HELD = 16
 """Warps that a multiprocessor holds at once, so that a thread has 128 registers."""
-FEW_ACTIONS = 6
-"""Kernels for up to this many actions take up to 96 registers anyway, if there are neither chunks nor checks.
-
-So a multiprocessor holds `MOST_HELD` warps of them, with tiles of 64 neighbours.
-"""
-SLOW = 0.85
-"""Such tiles are tried if other plans are slower than this."""
-LONG_RUN = 4
-"""Steps of the longest run."""
 HELD_IN_LONG_RUNS = 12
-"""Warps that a multiprocessor holds at once in runs of 4 steps."""
+"""The same for runs of 4 steps."""
 MOST_HELD = 20
 """The same where more warps help more than registers: a thread has 96."""
 HELD_IN_SCANS = ((8, 28), (12, 24), (18, 16), (40, 12))
 """The same without runs, by the cells of a row: longer rows take more registers."""
 HELD_IF_LONGER = 8
+FEW_ACTIONS = 6
+"""With up to this many actions, without chunks and checks, a thread needs no more than 96 registers.
+
+So tiles of 64 neighbours are also tried with `MOST_HELD` warps.
+"""
+SLOW = 0.85
+"""They are tried if all other plans are slower than this."""
+LONG_RUN = 4
+"""Steps of the longest run."""
 NARROWEST = 5
 """In chunks, rows of up to this many actions are read in runs of 4 steps, without checks, in large windows."""
 LARGE = 200_000_000
 """Bytes of a window that is large enough for that."""
 MORE_IN_LONG_RUNS = 1.12
-"""At most how many places tiles of 64 neighbours have there for each neighbour in the batch."""
+"""Long runs are used if tiles of 64 have at most this many places for each neighbour in the batch."""
 NARROW_IN_CHUNKS = 7
 """In chunks, other rows of up to this many actions are read in runs of 2 steps."""
 WIDEST = 18
@@ -188,9 +188,7 @@ def _plan_of_runs(size: Size) -> Plan | None:
                 return plan
     run = 2 if size.has_own_rows else 1
     shared = _tile_of_runs(run, 4, 32)
-    tiles = [_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared]
-    if size.checks or not size.has_own_rows:  # it is slow for other kernels
-        tiles.append(shared._replace(max_warps=MOST_HELD))
+    tiles = (_tile_of_runs(run, 1, 64), _tile_of_runs(run, 2, 64), shared, shared._replace(max_warps=MOST_HELD))
     plans = [plan for plan in tiles if plan.steps <= size.n]
     if size.n > SHORT:
         plans += _plans_with_few_chunks(size, run, tiles_in_chunks[-1].run)

@@ -279,7 +279,7 @@ def load_flags(flags, at, wanted):
 def numbers_of_steps(loaded, mode: tl.constexpr):
     """Return what `load_steps` loaded, as numbers of step t, numbers of step t+1, and flags.
 
-    This takes what was loaded, and so waits for it. Next to the loads, it would also delay those that come after it.
+    Converting a number waits until it is loaded. Right after a load, that would also delay the loads that follow.
     """
     real: tl.constexpr = tl.float64 if mode.double else tl.float32
     likelihood: tl.constexpr = tl.float64 if mode.double or mode.logs else tl.float32  # `exp` of float32 is not exact

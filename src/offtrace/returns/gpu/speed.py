@@ -26,6 +26,8 @@ CUT = 0.97
 CUT_WITH_CHECKS = 0.87
 SHARED_BY_FOUR = 0.98
 """Speed that is left if four threads share a neighbour, each with a run of steps."""
+MANY_WARPS = 0.985
+"""Speed that is left with 96 registers for a thread, if it reads rows of its own without checks."""
 SHARED_IN_ROUNDS = 0.84
 """The same without runs of steps, or if programs come in several rounds."""
 
@@ -60,6 +62,8 @@ def speed_of(plan: "Plan", size: "Size") -> float:
         speed *= CUT_WITH_CHECKS if size.checks else CUT
     if plan.steps == 4 * plan.run:
         speed *= SHARED_BY_FOUR if num_full == 0 and plan.run > 1 else SHARED_IN_ROUNDS
+    if plan.max_registers < 128 and size.has_own_rows and not size.checks:
+        speed *= MANY_WARPS
     return speed
 
 
