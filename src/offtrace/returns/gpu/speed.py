@@ -26,10 +26,10 @@ CUT = 0.97
 CUT_WITH_CHECKS = 0.87
 SHARED_BY_FOUR = 0.98
 """Speed that is left if four threads share a neighbour, each with a run of steps."""
-MANY_WARPS = 0.985
-"""Speed that is left with 96 registers for a thread, if it reads rows of its own without checks."""
 SHARED_IN_ROUNDS = 0.84
 """The same without runs of steps, or if programs come in several rounds."""
+MANY_WARPS = 0.985
+"""Speed that is left with 96 registers for a thread, if it reads rows of its own without checks."""
 
 
 def speed_of(plan: "Plan", size: "Size") -> float:
