@@ -3,9 +3,9 @@
     python studies/gpu_registers.py 13132 286 5
     python studies/gpu_registers.py 27310 93 13 --trace importance_sampling --checks
 
-The kernel for a window of so many steps, neighbours and actions is compiled for an H200. Printed are its plan, the
-registers of a thread, the bytes that do not fit and are spilled to memory, and the loads of the main loop: `12 | 4`
-are 12 loads, the first use of what they load, which waits for it, and 4 more loads, which wait, too.
+It compiles the kernel for a window of so many steps, neighbours and actions, for an H200. It prints the plan, the
+registers of a thread, the bytes that do not fit into them and are spilled to memory, and the loads of the main loop.
+`loads 12 | 4` means: 12 loads, then the first use of one of them, which waits, then 4 more loads.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def number_in(text: str, pattern: str) -> int:
 
 
 def main_loop(machine_code: bytes) -> list[str]:
-    """Return the instructions of the first loop that loads numbers, other than those of other programs."""
+    """Return the instructions of the first loop that loads numbers, but not what other programs told (STRONG)."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(machine_code)
         file.flush()
@@ -107,9 +107,9 @@ def loads(loop: list[str]) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("window", nargs=3, type=int, metavar=("N", "BATCH", "ACTIONS"))
-    parser.add_argument("--trace", choices=KINDS, default="retrace")
-    parser.add_argument("--checks", action="store_true")
+    parser.add_argument("window", nargs=3, type=int, metavar=("N", "BATCH", "ACTIONS"), help="its size")
+    parser.add_argument("--trace", choices=KINDS, default="retrace", help="trace of the kernel")
+    parser.add_argument("--checks", action="store_true", help="with checks")
     options = parser.parse_args()
     num_actions = options.window[2]
     plan = launch.plan_for(*options.window, False, NUM_MULTIPROCESSORS, options.checks)

@@ -42,7 +42,7 @@ from offtrace.returns.gpu.rules import factor, read_policy, wrong_rows
 ADD_STEPS = tl.constexpr(32)
 """Steps at once where what is missing is added, at most."""
 ADD_ROWS = tl.constexpr(16)
-"""Rows that a thread takes there, at most."""
+"""Rows that a thread adds to at once, at most: more would need too many registers."""
 GAIN_UNIT = tl.constexpr(2.0**64)
 """Products that may grow are divided by this before they are stored: float32 then has all digits of 2⁻⁶² to 2¹⁹¹."""
 
@@ -198,7 +198,7 @@ def one_pass(w, out, m_out, gain, links, strange, n, batch, chunk_steps,
     carried = tl.zeros((ROWS,), tl.float64)
     product = tl.full((ROWS,), 1.0, tl.float64)
     matters = tl.full((ROWS,), True, tl.int1) & (chunk > 0)
-    num_reached = tl.zeros((ROWS if FADES else SIZE,), tl.int32)  # up to the last step that is to be added to
+    num_reached = tl.zeros((ROWS if FADES else SIZE,), tl.int32)  # steps of the chunk up to the last to be added to
     any_bad = tl.zeros((SIZE,), tl.int1)
     num_steps = n + 1 if mode.checks else n  # step −1 checks state 0, which no target reads
     start = chunk * chunk_steps
